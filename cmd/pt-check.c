@@ -143,9 +143,10 @@ static int write_reports(const struct step_check *c, const struct opts *o, struc
 	return rc;
 }
 
-/* Parses a logged number. Sets *half to half a unit of its last digit. Without text *x stays. */
-static int parse_logged(
-	const char *text, bool negative, double *x, double *half, struct err *e)
+/* Parses a logged number. Sets *half to half a unit of its last digit. NULL, NaN: *x is
+ * unchanged. */
+static int parse_logged(const char *option, const char *text, bool negative, double *x,
+	double *half, struct err *e)
 {
 	const double none = *x;
 	*half = 0;
@@ -157,8 +158,8 @@ static int parse_logged(
 		return 0; /* (the checkpoints show it, too) */
 	if (parse_double(text, x) || !isfinite(*x) || (*x < 0 && !negative)) {
 		*x = none;
-		return err_set(e, EX_USAGE, "'%s' is not a finite number%s", text,
-			negative ? "" : " of at least 0");
+		return err_set(e, EX_USAGE, "%s '%s': not a finite number%s", option,
+			text, negative ? "" : " of at least 0");
 	}
 	*half = 0.5 * pow(10, (exponent ? atoi(exponent + 1) : 0) - (double)digits);
 	return 0;
@@ -174,18 +175,19 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	o->grad_norm = o->first_norm = -1;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
-		rc = parse_logged(first.s, false, &o->first_norm, &o->first_norm_half, e);
+		rc = parse_logged("--grad-norm", first.s, false, &o->first_norm,
+			&o->first_norm_half, e);
 		str_free(&first);
 	}
 	return rc ? -1
-		  : parse_logged(comma ? comma + 1 : text, false, &o->grad_norm,
-			    &o->grad_norm_half, e);
+		  : parse_logged("--grad-norm", comma ? comma + 1 : text, false,
+			    &o->grad_norm, &o->grad_norm_half, e);
 }
 
-/* Reports a wrong number of checkpoints. */
-static const struct err *count_operands(const struct opts *o, int n, struct err *e)
+/* Sets *e to the error about a wrong number of operands. Returns e. */
+static const struct err *operands_error(const struct opts *o, int n, struct err *e)
 {
-	err_set(e, EX_USAGE, "give two checkpoints: before the step, and after it");
+	err_set(e, EX_USAGE, "give two checkpoints: BEFORE and AFTER the step");
 	if (!n && o->batch.n > 2)
 		err_set(e, EX_USAGE,
 			"--batch took all %lld files; give the checkpoints first: pt-check BEFORE AFTER "
@@ -200,40 +202,40 @@ static void append_fact(struct str *out, const char *format, const char *value)
 	str_printf(out, format, value);
 }
 
-/* Takes what the run's files have and no option sets. Appends what was taken to `taken`. */
-static void take_facts(
-	struct opts *o, const char *before, const char *after, struct str *taken)
+/* Sets unset options from the files of the run. Appends what was set to `used`. */
+static void use_run_facts(
+	struct opts *o, const char *before, const char *after, struct str *used)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
-	struct run_facts *x = &o->facts;
+	struct run_facts *facts = &o->facts;
 	char text[NUM_TEXT];
-	run_facts_read(x, before, after);
-	if (*x->loss && !o->loss) {
-		o->loss = x->loss;
-		append_fact(taken, "loss %s", x->loss);
+	run_facts_read(facts, before, after);
+	if (*facts->loss && !o->loss) {
+		o->loss = facts->loss;
+		append_fact(used, "loss %s", facts->loss);
 	}
-	if (*x->grad_norm && !o->grad_norm) {
-		o->grad_norm = x->grad_norm;
-		append_fact(taken, "grad_norm %s", x->grad_norm);
+	if (*facts->grad_norm && !o->grad_norm) {
+		o->grad_norm = facts->grad_norm;
+		append_fact(used, "grad_norm %s", facts->grad_norm);
 	}
-	if (x->lr >= 0 && o->adam.lr < 0) {
-		o->adam.lr = x->lr;
-		append_fact(taken, "learning rate %s", text_double(text, x->lr));
+	if (facts->lr >= 0 && o->adam.lr < 0) {
+		o->adam.lr = facts->lr;
+		append_fact(used, "learning rate %s", text_double(text, facts->lr));
 	}
-	if (x->clip >= 0 && o->adam.clip < 0) {
-		o->adam.clip = x->clip;
-		append_fact(taken, x->clip > 0 ? "clipping to %s" : "no clipping",
-			text_double(text, x->clip));
+	if (facts->clip >= 0 && o->adam.clip < 0) {
+		o->adam.clip = facts->clip;
+		append_fact(used, facts->clip > 0 ? "clipping to %s" : "no clipping",
+			text_double(text, facts->clip));
 	}
-	if (x->precision >= 0 && !opts_given(&program, o, "precision")) {
-		o->check.precision = x->precision;
-		append_fact(taken, "precision %s", precisions[x->precision]);
-		str_puts(taken, x->fp16 ? " (fp16, which rounds less)" : "");
+	if (facts->precision >= 0 && !opts_given(&program, o, "precision")) {
+		o->check.precision = facts->precision;
+		append_fact(used, "precision %s", precisions[facts->precision]);
+		str_puts(used, facts->fp16 ? " (fp16, which rounds less)" : "");
 	}
-	if (x->accumulation > 1 && !opts_given(&program, o, "accumulation")) {
-		o->check.accumulation = x->accumulation;
-		snprintf(text, sizeof(text), "%lld", (long long)x->accumulation);
-		append_fact(taken, "%s micro-batches", text);
+	if (facts->accumulation > 1 && !opts_given(&program, o, "accumulation")) {
+		o->check.accumulation = facts->accumulation;
+		snprintf(text, sizeof(text), "%lld", (long long)facts->accumulation);
+		append_fact(used, "%s micro-batches", text);
 	}
 }
 
@@ -241,15 +243,15 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	scoped_str text = {0}, taken = {0};
+	scoped_str text = {0}, used = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2 && !(n == 1 && o.grads.n))
-		return err_print(count_operands(&o, n, &e));
+		return err_print(operands_error(&o, n, &e));
 	if (o.grads.n && o.two_runs)
 		return err_print(&(struct err){EX_USAGE,
 			"--two-runs compares two runs, but --grads is from one run; give "
-			"only one of them"});
+			"only one of these options"});
 	if (n == 1 && !o.batch.n)
 		return err_print(&(struct err){EX_USAGE,
 			"--grads without AFTER needs the tokens of the step; give --batch"});
@@ -262,18 +264,19 @@ int main(int argc, char **argv)
 	if (o.two_runs && o.batch.n)
 		return err_print(&(struct err){EX_USAGE,
 			"--two-runs compares files after the same step, but --batch is "
-			"for a step between two files; give only one of them"});
+			"for a step between two files; give only one of these options"});
 	o.check.loss = (double)NAN;
 	if (!o.two_runs && n > 1)
-		take_facts(&o, argv[0], argv[1], &taken);
+		use_run_facts(&o, argv[0], argv[1], &used);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
-		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
+		parse_logged(
+			"--loss", o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_print(&e);
 	struct comm *world = comm_open();
 	struct device d; /* its threads also run the plain loops */
 	device_open_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
-		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, taken.s, &o.grads,
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, used.s, &o.grads,
 		o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)

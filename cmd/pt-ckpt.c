@@ -85,26 +85,24 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-static void generate(int kind, FILE *f)
+static void generate_man(int kind, FILE *f)
 {
 	(void)kind;
 	h5_fields_man(ckpt_fields, f);
 }
 
-/* ---- ls, show, verify, hash ---------------------------------------------------------- */
-
-static int list(int n, char **names, const struct opts *o, struct err *e)
+static int list_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
 	ckpt_print_list_head();
 	for (int i = 0; i < (n ? n : 1); i++) {
-		struct err mine = {0};
-		if (ckpt_print_list(n ? names[i] : ".", &mine)) {
-			*e = mine;
+		struct err error = {0};
+		if (ckpt_print_list(n ? names[i] : ".", &error)) {
+			*e = error;
 			return -1;
 		}
-		if (mine.code)
-			err_keep_first(e, &mine);
+		if (error.code)
+			err_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
@@ -135,29 +133,30 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* Verifies all files. The first failure determines the exit code. */
-static int verify(int n, char **names, const struct opts *o, struct err *e)
+/* verify: prints a verdict per file. The first failure determines the exit code. */
+static int verify_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
-		struct err mine = {0};
-		if (!convert_verify(names[i], &o->how, &mine)) {
+		struct err error = {0};
+		if (!convert_verify(names[i], &o->how, &error)) {
 			printf("%s: ok\n", names[i]);
 			continue;
 		}
 		printf("%s: %s\n", names[i],
-			mine.code == EX_IOERR || mine.code == EX_USAGE ? "cannot be read"
-			: mine.code == EX_UNAVAILABLE		       ? "not supported"
-			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
+			error.code == EX_IOERR || error.code == EX_USAGE
+				? "cannot be read"
+			: error.code == EX_UNAVAILABLE			 ? "not supported"
+			: error.code == EX_FAILED			 ? "COPIES DIFFER"
 			: convert_detect(names[i]).format != &convert_pt ? "DAMAGED"
 			: ckpt_is_empty_directory(names[i])		 ? "no checkpoint"
 			: ckpt_is_other_format(names[i]) ? "not a checkpoint"
 							 : "DAMAGED");
-		err_keep_first(e, &mine);
+		err_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
 
-static int print_hash(int n, char **names, const struct opts *o, struct err *e)
+static int print_hashes(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
 		uint64_t hash;
@@ -181,9 +180,7 @@ static int export_json(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* ---- diff ---------------------------------------------------------------------------- */
-
-static int64_t print_deltas(
+static int64_t print_tensor_differences(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
 	struct ckpt_delta *deltas;
@@ -199,7 +196,7 @@ static int64_t print_deltas(
 	return n;
 }
 
-static int diff(int n, char **names, const struct opts *o, struct err *e)
+static int compare_checkpoints(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
 	(void)n;
@@ -209,22 +206,20 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 		ckpt_close(a);
 		return -1;
 	}
-	int64_t n_deltas = print_deltas(a, b, o->optimizer, e);
-	int64_t n_rest =
+	int64_t n_deltas = print_tensor_differences(a, b, o->optimizer, e);
+	int64_t n_other =
 		n_deltas ? 0 : ckpt_print_other_differences(a, b, o->optimizer, e);
 	ckpt_close(a);
 	ckpt_close(b);
-	if (n_deltas < 0 || n_rest < 0)
+	if (n_deltas < 0 || n_other < 0)
 		return -1;
-	bool differ = n_deltas || (o->strict && n_rest);
-	if (differ)
+	bool has_differences = n_deltas || (o->strict && n_other);
+	if (has_differences)
 		e->code = EX_FAILED; /* (no message: the differences are printed) */
-	return differ ? -1 : 0;
+	return has_differences ? -1 : 0;
 }
 
-/* ---- rm, prune, cat ------------------------------------------------------------------ */
-
-static int remove_all(int n, char **names, const struct opts *o, struct err *e)
+static int remove_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++)
 		if (ckpt_remove_file(names[i], o->force, e))
@@ -232,7 +227,7 @@ static int remove_all(int n, char **names, const struct opts *o, struct err *e)
 	return 0;
 }
 
-static int prune(int n, char **names, const struct opts *o, struct err *e)
+static int prune_run(int n, char **names, const struct opts *o, struct err *e)
 {
 	const struct ckpt_retention rule = {o->keep_last, o->keep_every, o->keep_best};
 	(void)n;
@@ -242,8 +237,8 @@ static int prune(int n, char **names, const struct opts *o, struct err *e)
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
-/* Copies a checkpoint to standard output, after checking its metadata. */
-static int cat(int n, char **names, const struct opts *o, struct err *e)
+/* cat: copies a checkpoint to standard output, after checking its metadata. */
+static int copy_to_stdout(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
 	(void)n, (void)o;
@@ -254,9 +249,8 @@ static int cat(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* ---- commands that write a file ------------------------------------------------------ */
-
-static int save(
+/* Writes the view of `from` to --out, in the format of --to. */
+static int write_output(
 	const struct ckpt_view *v, const char *from, const struct opts *o, struct err *e)
 {
 	const struct convert_format *f = convert_target(o->to, o->out);
@@ -268,11 +262,11 @@ static int save(
 		(enum dtype)o->dtype, o->shard_bytes, o->padding, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
 		return err_set(e, EX_USAGE,
-			"--shard-size and --padding require the format huggingface");
+			"--shard-size and --padding require --to huggingface");
 	return convert_save(v, f, o->out, &how, e);
 }
 
-static int convert(int n, char **names, const struct opts *o, struct err *e)
+static int convert_file(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt_view v;
 	struct tokenizer t = {0};
@@ -280,13 +274,13 @@ static int convert(int n, char **names, const struct opts *o, struct err *e)
 	if (convert_open(&v, names[0], &o->how, e))
 		return -1;
 	int rc = o->vocabulary ? convert_vocabulary(&v, &t, o->vocabulary, e) : 0;
-	rc = rc ? err_prefix(e, "--vocabulary: ") : save(&v, names[0], o, e);
+	rc = rc ? err_prefix(e, "--vocabulary: ") : write_output(&v, names[0], o, e);
 	ckpt_view_close(&v);
 	tokenizer_free(&t);
 	return rc ? -1 : 0;
 }
 
-/* Parses n weights. */
+/* Parses --weights, which must be n finite numbers. */
 static int parse_weights(const char *text, int n, double *weights, struct err *e)
 {
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
@@ -299,7 +293,7 @@ static int parse_weights(const char *text, int n, double *weights, struct err *e
 				       "merge needs --weights with %d finite numbers", n);
 }
 
-static int average(int n, char **names, const struct opts *o, struct err *e)
+static int write_average(int n, char **names, const struct opts *o, struct err *e)
 {
 	double ones[CKPT_MAX_SOURCES];
 	for (int i = 0; i < n; i++)
@@ -307,14 +301,14 @@ static int average(int n, char **names, const struct opts *o, struct err *e)
 	return convert_sum(n, names, &o->how, ones, n, o->out, e);
 }
 
-static int ema(int n, char **names, const struct opts *o, struct err *e)
+static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
 	ckpt_ema_weights(o->decay, n, weights);
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
-static int merge(int n, char **names, const struct opts *o, struct err *e)
+static int write_merged(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
 	if (parse_weights(o->weights, n, weights, e))
@@ -339,7 +333,7 @@ static int extract(int n, char **names, const struct opts *o, struct err *e)
 		o->out, e);
 }
 
-static int rename_tensors(int n, char **names, const struct opts *o, struct err *e)
+static int write_renamed(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
 	if (!o->renames.n)
@@ -348,7 +342,7 @@ static int rename_tensors(int n, char **names, const struct opts *o, struct err 
 		&(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
-static int cast(int n, char **names, const struct opts *o, struct err *e)
+static int write_rounded(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
 	if (o->dtype == DT_F32)
@@ -359,47 +353,45 @@ static int cast(int n, char **names, const struct opts *o, struct err *e)
 		o->out, e);
 }
 
-/* ---- the commands ---------------------------------------------------------------- */
-
 static const struct command {
 	const char *name, *synopsis;
 	int min, max; /* operands */
 	int (*run)(int n, char **names, const struct opts *o, struct err *e);
 	const char *options; /* accepted options, each between blanks */
 } commands[] = {
-	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list, ""},
+	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list_files, ""},
 	{"show", "show [--options] [--model-config FILE] RUN|FILE", 1, 1, show,
 		" options model-config "},
-	{"verify", "verify [--model-config FILE] RUN|FILE ...", 1, INT32_MAX, verify,
-		" model-config "},
+	{"verify", "verify [--model-config FILE] RUN|FILE ...", 1, INT32_MAX,
+		verify_files, " model-config "},
 	{"diff",
 		"diff [--no-optimizer] [--strict] [--model-config FILE] RUN|FILE RUN|FILE",
-		2, 2, diff, " optimizer strict model-config "},
-	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hash, " model-config "},
+		2, 2, compare_checkpoints, " optimizer strict model-config "},
+	{"hash", "hash RUN|FILE ...", 1, INT32_MAX, print_hashes, " model-config "},
 	{"export-json", "export-json RUN|CHECKPOINT", 1, 1, export_json, ""},
-	{"cat", "cat RUN|CHECKPOINT", 1, 1, cat, ""},
+	{"cat", "cat RUN|CHECKPOINT", 1, 1, copy_to_stdout, ""},
 	{"convert",
 		"convert [--to FORMAT] [--dtype TYPE] [--shard-size BYTES] [--padding] [--vocabulary FILE] "
 		"[--model-config FILE] -o OUT RUN|FILE",
-		1, 1, convert,
+		1, 1, convert_file,
 		" out force to dtype shard-size padding vocabulary model-config "},
-	{"average", "average -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, average,
+	{"average", "average -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, write_average,
 		" out force model-config "},
-	{"ema", "ema [--decay X] -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, ema,
+	{"ema", "ema [--decay X] -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES, write_ema,
 		" out force decay model-config "},
 	{"merge", "merge --weights W,W,... -o OUT RUN|FILE ...", 1, CKPT_MAX_SOURCES,
-		merge, " out force weights model-config "},
+		write_merged, " out force weights model-config "},
 	{"strip", "strip -o OUT RUN|CHECKPOINT", 1, 1, strip, " out force model-config "},
 	{"extract", "extract --tensor PATTERN ... -o OUT RUN|FILE", 1, 1, extract,
 		" out force tensor model-config "},
-	{"rename", "rename --rename OLD=NEW ... -o OUT RUN|FILE", 1, 1, rename_tensors,
+	{"rename", "rename --rename OLD=NEW ... -o OUT RUN|FILE", 1, 1, write_renamed,
 		" out force rename model-config "},
-	{"cast", "cast --dtype TYPE -o OUT RUN|FILE", 1, 1, cast,
+	{"cast", "cast --dtype TYPE -o OUT RUN|FILE", 1, 1, write_rounded,
 		" out force dtype model-config "},
 	{"prune",
 		"prune [--keep-last N] [--keep-every STEPS] [--keep-best N] [--dry-run] RUN",
-		1, 1, prune, " keep-last keep-every keep-best dry-run "},
-	{"rm", "rm [--force] CHECKPOINT ...", 1, INT32_MAX, remove_all, " force "},
+		1, 1, prune_run, " keep-last keep-every keep-best dry-run "},
+	{"rm", "rm [--force] CHECKPOINT ...", 1, INT32_MAX, remove_files, " force "},
 };
 
 static const char *const *command_names(void)
@@ -410,7 +402,7 @@ static const char *const *command_names(void)
 	return names;
 }
 
-static int report_no_command(struct err *e)
+static int missing_command_error(struct err *e)
 {
 	scoped_str list = {0};
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
@@ -446,7 +438,7 @@ static const char torch_not_written[] =
 	"-o DIRECTORY writes";
 
 /* Rejects a name whose suffix implies another format than the directory that would be written. */
-static int check_ending(const char *out, struct err *e)
+static int check_suffix(const char *out, struct err *e)
 {
 	static const struct {
 		const char *end, *why;
@@ -466,6 +458,7 @@ static int check_ending(const char *out, struct err *e)
 	return 0;
 }
 
+/* Checks that --out is given, has the right suffix, and may be written. */
 static int check_output(const struct command *c, const struct opts *o, struct err *e)
 {
 	struct stat st;
@@ -473,11 +466,11 @@ static int check_output(const struct command *c, const struct opts *o, struct er
 		return 0;
 	if (!o->out)
 		return err_set(e, EX_USAGE, "%s needs --out", c->name);
-	if (c->run != convert && !convert_pt.is_name(o->out))
+	if (c->run != convert_file && !convert_pt.is_name(o->out))
 		return err_set(e, EX_USAGE,
-			"%s writes a checkpoint; --out must be - or end with .h5",
+			"%s writes a checkpoint: --out must be - or end with .h5",
 			c->name);
-	if (c->run == convert && !o->to && check_ending(o->out, e))
+	if (c->run == convert_file && !o->to && check_suffix(o->out, e))
 		return -1;
 	if (o->force || lstat(o->out, &st) || S_ISDIR(st.st_mode))
 		return 0;
@@ -505,18 +498,18 @@ static int run_command(const struct command *c, int n, char **operands,
 	return 0;
 }
 
-static int run(int n, char **operands, const struct opts *o, struct err *e)
+static int run_named_command(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();
 	if (n < 1)
-		return report_no_command(e);
+		return missing_command_error(e);
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		if (!strcmp(operands[0], names[i]))
 			return run_command(&commands[i], n - 1, operands + 1, o, e);
 	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 
-static const char *const *synopsis(void)
+static const char *const *synopsis_lines(void)
 {
 	static const char *lines[ARRAY_LEN(commands) + 1];
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
@@ -531,7 +524,7 @@ int main(int argc, char **argv)
 	const struct program program = {
 		.name = "pt-ckpt",
 		.summary = "verify, compare, convert, combine and prune checkpoints",
-		.synopsis = synopsis(),
+		.synopsis = synopsis_lines(),
 		.opts = options,
 		.opts_bytes = sizeof(struct opts),
 		.given = offsetof(struct opts, given),
@@ -539,7 +532,7 @@ int main(int argc, char **argv)
 		.operands = ".h5",
 		.words = command_names,
 		.versions = h5_versions,
-		.generate = generate,
+		.generate = generate_man,
 		.kinds = (const char *const[]){"checkpoint", NULL},
 	};
 	struct opts o;
@@ -547,7 +540,7 @@ int main(int argc, char **argv)
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	file_spool_limit(o.spool_limit);
-	int rc = run(n, argv, &o, &e);
+	int rc = run_named_command(n, argv, &o, &e);
 	if (rc)
 		err_print(&e);
 	stdout_close();

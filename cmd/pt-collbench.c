@@ -164,10 +164,8 @@ struct session {
 	double started;
 };
 
-/* ---- the command line -------------------------------------------------------------- */
-
 /* Turns -o FILE.h5 into --out. Otherwise -o is the reduction, as in nccl-tests. */
-static void accept_o(int argc, char **argv)
+static void replace_o_option(int argc, char **argv)
 {
 	static char out[] = "--out";
 	for (int i = 1; i + 1 < argc; i++) {
@@ -178,14 +176,16 @@ static void accept_o(int argc, char **argv)
 	}
 }
 
+/* Selects the collectives that the operands name; default: allreduce, with --smoke all. */
 static int parse_operands(struct opts *o, char **name, int n, struct err *e)
 {
-	char one[] = "allreduce", all[] = "all", *absent[] = {o->smoke ? all : one};
+	char default_name[] = "allreduce", all[] = "all",
+	     *defaults[] = {o->smoke ? all : default_name};
 	return n ? suite_want(&o->suite, name, n, e)
-		 : suite_want(&o->suite, absent, 1, e);
+		 : suite_want(&o->suite, defaults, 1, e);
 }
 
-static bool draws(const struct opts *o)
+static bool draws_curves(const struct opts *o)
 {
 	return o->draw.graph || o->plots.n;
 }
@@ -194,20 +194,20 @@ static bool draws(const struct opts *o)
 static int check_options(const struct opts *o, struct err *e)
 {
 	if (o->suite.minbytes < 1)
-		return err_set(e, EX_USAGE, "minbytes: give at least 1");
+		return err_set(e, EX_USAGE, "--minbytes 0: the minimum is 1");
 	if (o->suite.minbytes > o->suite.maxbytes)
-		return err_set(e, EX_USAGE, "minbytes %lld is more than maxbytes %lld",
+		return err_set(e, EX_USAGE,
+			"--minbytes %lld is more than --maxbytes %lld",
 			(long long)o->suite.minbytes, (long long)o->suite.maxbytes);
 	if (o->smoke && o->device)
-		return err_set(e, EX_USAGE,
-			"--smoke checks MPI in host memory, and excludes --device");
-	if (o->smoke && (o->out || o->compare || draws(o) || o->from))
-		return err_set(e, EX_USAGE,
-			"--smoke has no results, and excludes --out, --compare, --from, "
-			"--graph and --plot");
-	if (o->from && o->out)
 		return err_set(
-			e, EX_USAGE, "--from measures nothing, and excludes --out");
+			e, EX_USAGE, "--smoke checks MPI in host memory; omit --device");
+	if (o->smoke && (o->out || o->compare || draws_curves(o) || o->from))
+		return err_set(e, EX_USAGE,
+			"--smoke has no results; omit --out, --compare, --from, --graph and "
+			"--plot");
+	if (o->from && o->out)
+		return err_set(e, EX_USAGE, "--from measures nothing; omit --out");
 	if (!o->device &&
 		(o->comm == COMM_NCCL || o->comm == WORLDS_BOTH ||
 			o->bench.launch != LAUNCH_BLOCKING || o->bench.registered))
@@ -215,7 +215,7 @@ static int check_options(const struct opts *o, struct err *e)
 			"--comm nccl, --launch and --registered need --device cuda");
 	if (o->bench.calls == CALLS_BLOCKING && (o->device || o->bench.overlap))
 		return err_set(e, EX_USAGE,
-			"--calls blocking is for host memory, and excludes --overlap");
+			"--calls blocking is for host memory, without --overlap");
 	if (o->bench.launch == LAUNCH_GRAPH && o->groups != GROUPS_ALL)
 		return err_set(e, EX_USAGE, "--launch graph needs --groups all");
 	for (int64_t i = 0; i < o->plots.n; i++)
@@ -229,14 +229,14 @@ static int parse_root(struct opts *o, struct err *e)
 	const char *text = o->root ? o->root : "";
 	o->suite.root = -1;
 	if (strcmp(text, "all") && (parse_int(text, &o->suite.root) || o->suite.root < 0))
-		return err_set(e, EX_USAGE, "root: '%s' is neither a rank nor all", text);
+		return err_set(e, EX_USAGE, "--root '%s': neither a rank nor all", text);
 	return 0;
 }
 
-static int parse(struct session *s, int argc, char **argv, struct err *e)
+static int parse_command_line(struct session *s, int argc, char **argv, struct err *e)
 {
 	struct opts *o = &s->o;
-	accept_o(argc, argv);
+	replace_o_option(argc, argv);
 	int n = opts_parse(&program, o, argc, argv, e);
 	if (n < 0 || parse_operands(o, argv, n, e) || check_options(o, e) ||
 		parse_root(o, e))
@@ -245,9 +245,8 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 	return bench_read_environment(&s->bench, e);
 }
 
-/* ---- the program ----------------------------------------------------------------- */
-
-static int end_file(struct session *s, struct bench_file *file, struct err *e)
+/* Writes the results and their description to the file of --out. Collective. */
+static int write_file_end(struct session *s, struct bench_file *file, struct err *e)
 {
 	char started[NUM_TEXT];
 	const struct bench_about about = {
@@ -274,7 +273,7 @@ static int end_file(struct session *s, struct bench_file *file, struct err *e)
 	return bench_file_end(file, s->world, &s->suite.table, &about, e);
 }
 
-static void set_suite(struct session *s)
+static void suite_configure(struct session *s)
 {
 	const struct bench_options *o = &s->bench.o;
 	struct bench_table *t = &s->suite.table;
@@ -291,7 +290,7 @@ static void set_suite(struct session *s)
 }
 
 /* Reads the file of --compare before anything is measured, to report errors at once. Collective. */
-static int read_old(struct session *s, struct err *e)
+static int read_compared_file(struct session *s, struct err *e)
 {
 	if (s->o.compare && s->world->rank == 0 &&
 		!bench_file_read(s->o.compare, &s->old, e))
@@ -316,65 +315,66 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	return rc;
 }
 
-/* Prints the comparison and draws, on rank 0. Does both; the first error counts. */
-static void use_results(struct session *s, struct err *e)
+/* Prints the comparison and draws the curves, both in any case. Sets *e to the first error. */
+static void compare_and_draw(struct session *s, struct err *e)
 {
 	const struct opts *o = &s->o;
 	const struct bench_table *t = &s->suite.table;
 	scoped_str text = {0};
-	struct err mine = {0};
+	struct err error = {0};
 	if (o->compare)
 		s->n_slower = table_compare(&s->old, t, s->suite.judged, &text, e);
 	fputs(text.len ? text_printable(text.s) : "", stdout);
-	if (draws(o) && draw(t, o, &mine))
-		err_keep_first(e, &mine);
+	if (draws_curves(o) && draw(t, o, &error))
+		err_keep_first(e, &error);
 }
 
 /* Prints and draws the results. Collective. */
-static int report(struct session *s, struct err *e)
+static int report_results(struct session *s, struct err *e)
 {
 	if (s->world->rank == 0)
-		use_results(s, e);
+		compare_and_draw(s, e);
 	s->n_slower = comm_max_i64(s->world, s->n_slower);
 	return comm_agree(s->world, e);
 }
 
-static void measure(struct session *s)
+static void measure_all(struct session *s)
 {
-	bool prints = s->world->rank == 0;
-	if (prints)
+	bool is_printing = s->world->rank == 0;
+	if (is_printing)
 		suite_print_header(&s->suite, s->peers, s->worlds.library);
 	suite_run(&s->suite);
-	if (prints)
+	if (is_printing)
 		table_footer(&s->suite.table);
 	if (s->o.compare)
 		suite_compare(&s->suite, &s->old, 1e-2 * s->o.threshold, s->o.retries);
-	if (prints)
+	if (is_printing)
 		table_print_fits(&s->suite.table);
 }
 
 /* Opens groups and buffers, and measures. Collective. */
 static int open_and_measure(struct session *s, struct err *e)
 {
-	set_suite(s);
+	suite_configure(s);
 	int rc = groups_open(&s->groups, &s->o.splits, (enum group_choice)s->o.groups,
 		s->worlds.comm, s->peers, e);
 	rc = rc || suite_list(&s->suite, e) ||
 	     bench_open(&s->bench, s->world, s->o.suite.maxbytes, e);
 	if (!rc) {
-		measure(s);
+		measure_all(s);
 		bench_close(&s->bench);
 	}
 	groups_close(&s->groups);
 	return rc ? -1 : 0;
 }
 
+/* Opens libraries and the file of --out, measures, and reports. Collective. */
 static int run_benchmark(struct session *s, struct err *e)
 {
 	struct bench_file file = {.path = s->o.out, .overwrite = s->o.overwrite};
 	bench_settings(&s->bench.o, s->suite.table.settings);
 	s->worlds.comm[LIBRARY_MPI] = s->world;
-	if (read_old(s, e) ||
+	if (read_compared_file(s, e) ||
 		(s->o.device && worlds_open(&s->worlds, s->world, s->o.comm,
 					s->bench.o.launch == LAUNCH_GRAPH, e)))
 		return -1;
@@ -385,27 +385,27 @@ static int run_benchmark(struct session *s, struct err *e)
 		bench_file_end(&file, s->world, NULL, NULL, &(struct err){0});
 		return -1;
 	}
-	if (end_file(s, &file, e))
+	if (write_file_end(s, &file, e))
 		return -1;
-	int rc = report(s, e);
+	int rc = report_results(s, e);
 	worlds_close(&s->worlds);
 	if (!rc && s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
-			"PT_COLLBENCH_FAULT: no checked result has that element");
+			"PT_COLLBENCH_FAULT: the element is in no checked result");
 	return rc;
 }
 
-/* Prints the results of --from. Rank 0 reads and prints. */
-static int show_results(struct session *s, struct err *e)
+/* Reads the results of --from on rank 0, and reports them. Collective. */
+static int show_saved_results(struct session *s, struct err *e)
 {
 	if (s->world->rank == 0 && !bench_file_read(s->o.from, &s->suite.table, e))
 		table_print_fits(&s->suite.table);
-	if (comm_agree(s->world, e) || read_old(s, e))
+	if (comm_agree(s->world, e) || read_compared_file(s, e))
 		return -1;
 	if (s->o.compare && s->world->rank == 0)
 		s->suite.judged =
 			table_judge(&s->old, &s->suite.table, 1e-2 * s->o.threshold);
-	return report(s, e);
+	return report_results(s, e);
 }
 
 static int run(struct session *s)
@@ -417,7 +417,7 @@ static int run(struct session *s)
 	s->peers = peers_gather(s->world, libraries);
 	int rc = s->o.smoke  ? smoke_run(s->world, s->peers, s->o.suite.wanted,
 				       &s->bench.fault)
-		 : s->o.from ? show_results(s, &e)
+		 : s->o.from ? show_saved_results(s, &e)
 			     : run_benchmark(s, &e);
 	if (rc < 0)
 		rc = s->world->rank ? e.code : err_print(&e);
@@ -443,7 +443,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	log_name(program.name);
 	advice_set(advice);
-	if (parse(&s, argc, argv, &e))
+	if (parse_command_line(&s, argc, argv, &e))
 		return launch_rank() ? e.code : err_print(&e);
 	if (s.o.smoke)
 		smoke_watch(program.name);

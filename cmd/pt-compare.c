@@ -150,6 +150,7 @@ static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"--graph | --plot FILE | --table | --report FILE [options] RUN",
 	"--export FILE [options] RUN ...", NULL};
 
+/* Prints a part of the manual page: the index of one of program.kinds. */
 static void generate(int kind, FILE *f)
 {
 	if (kind == 0)
@@ -157,17 +158,17 @@ static void generate(int kind, FILE *f)
 	else if (kind == 1)
 		columns_man(f);
 	else if (kind == 2)
-		log_formats_man(f);
+		log_print_formats_man(f);
 	else if (kind == 3)
-		log_names_man(f);
+		log_print_names_man(f);
 	else
-		rules_man(f);
+		rules_print_man(f);
 }
 
-static void offer_formats(const char *option, struct strs *words)
+static void offer_format_names(const char *option, struct strs *words)
 {
 	if (!strcmp(option, "format"))
-		log_format_names(words);
+		log_list_format_names(words);
 }
 
 static const struct program program = {
@@ -180,61 +181,61 @@ static const struct program program = {
 	.operands = "",
 	.versions = h5_versions,
 	.generate = generate,
-	.offer = offer_formats,
+	.offer = offer_format_names,
 	.kinds = (const char *const[]){"run", "columns", "formats", "names", "rules",
 		NULL},
 };
 
-/* Adds names of runs, and for a file with several runs all of them, unless whole_files. Returns the
- * number of names added. */
-static int64_t add_names(
-	struct strs *to, char **names, int64_t n, bool whole_files, struct err *e)
+/* Appends names of runs: all runs in a file unless whole_files. Returns their number. */
+static int64_t append_run_names(
+	struct strs *list, char **names, int64_t n, bool whole_files, struct err *e)
 {
-	int64_t before = to->n;
+	int64_t n_before = list->n;
 	for (int64_t i = 0; i < n && !e->code; i++)
 		if (whole_files)
-			strs_add(to, names[i]);
-		else if (log_runs(names[i], to, e))
+			strs_add(list, names[i]);
+		else if (log_list_runs(names[i], list, e))
 			e->code = EX_TROUBLE;
-	return to->n - before;
+	return list->n - n_before;
 }
 
-/* Returns true if the options show curves without judging them, which works with a single run. */
-static bool only_shows(const struct opts *o)
+/* Returns true if the options only show curves, which works with a single run. */
+static bool shows_only(const struct opts *o)
 {
-	bool judged = o->follow || o->locate || o->json || o->speed || o->require;
-	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !judged;
+	bool is_judged = o->follow || o->locate || o->json || o->speed || o->require;
+	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !is_judged;
 }
 
-/* Adds the names of controls, then tests; returns the number of controls, or -1. The first operand
- * is the control, unless an option names the controls or the tests. */
-static int name_runs(
+/* Appends the names of the controls, then of the tests. Returns the number of controls, or -1 with
+ * *e set. The first operand is the control, unless an option names the controls or the tests. */
+static int list_runs(
 	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
 {
 	if (o->controls.n && o->tests.n && n)
 		return err_set(e, EX_USAGE,
-			"'%s': not an operand if both --control and --test are given; give the run with one of them",
+			"'%s' cannot be an operand: both --control and --test are given; give the "
+			"run with one of them",
 			operands[0]);
 	bool whole_files = o->locate || o->follow;
 	int64_t n_controls =
-		add_names(names, o->controls.v, o->controls.n, whole_files, e);
-	int64_t n_operands = add_names(names, operands, n, whole_files, e);
-	add_names(names, o->tests.v, o->tests.n, whole_files, e);
+		append_run_names(names, o->controls.v, o->controls.n, whole_files, e);
+	int64_t n_operands = append_run_names(names, operands, n, whole_files, e);
+	append_run_names(names, o->tests.v, o->tests.n, whole_files, e);
 	if (e->code)
 		return -1;
 	if (!o->controls.n)
 		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
-	if (names->n == 1 && (only_shows(o) || o->exports.n))
+	if (names->n == 1 && (shows_only(o) || o->exports.n))
 		return 1;
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
-			"give two or more runs: a control and a test, or more of them; or "
-			"one with --graph, --plot, --table, --report or --export");
+			"too few runs; give a control and a test, or one run with --graph, "
+			"--plot, --table, --report or --export");
 	return (int)n_controls;
 }
 
-/* Cuts :min or :max from the end of a name. Returns -1, 1, or 0 for neither. */
-static int cut_sense(char *name)
+/* Removes :min or :max from the end of a name. Returns -1 for :min, 1 for :max, 0 for neither. */
+static int strip_sense(char *name)
 {
 	size_t n = strlen(name);
 	char *end = n > 4 ? name + n - 4 : name + n;
@@ -244,28 +245,29 @@ static int cut_sense(char *name)
 	return sense;
 }
 
-/* Sets *judged to the NAME of --column (NULL: none) and *sense to its :min or :max, and opens *how
- * with the formats and column names of the options. */
-static int open_formats(const struct opts *o, const char **judged, int *sense,
-	struct log_how *how, struct err *e)
+/* Sets *judged to the NAME of --column (NULL: none), *sense to -1 for :min or 1 for :max, and loads
+ * the formats and column names of the options. */
+static int load_formats(const struct opts *o, const char **judged, int *sense,
+	struct log_options *log_opts, struct err *e)
 {
 	*judged = NULL;
 	*sense = 0;
-	how->format = o->format;
-	how->pattern = o->pattern;
+	log_opts->format = o->format;
+	log_opts->pattern = o->pattern;
 	for (int64_t i = 0; i < o->columns.n; i++) {
-		bool pair = strchr(o->columns.v[i], '=');
-		if (pair && log_how_map(how, o->columns.v[i], e))
+		bool is_pair = strchr(o->columns.v[i], '=');
+		if (is_pair && log_options_map_column(log_opts, o->columns.v[i], e))
 			return -1;
-		if (pair)
+		if (is_pair)
 			continue;
-		*sense = cut_sense(o->columns.v[i]);
+		*sense = strip_sense(o->columns.v[i]);
 		*judged = o->columns.v[i];
 	}
-	return log_how_open(how, e);
+	return log_options_load(log_opts, e);
 }
 
-static bool any_has_name(const struct runs *r, const char *name)
+/* Returns true if a name is a column of pt-train or of one of the logs. */
+static bool has_any_name(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n; i++)
 		if (column_find(name) >= 0 || run_log_find(&r->logs[i], name) >= 0)
@@ -281,27 +283,29 @@ static int count_logs_with(const struct runs *r, const char *name)
 	return n;
 }
 
-/* Appends "a, b, c", the columns of n logs. */
+/* Appends the names of the columns of n logs, such as "a, b, c". */
 static void list_columns(const struct run_log *logs, int n, struct str *list)
 {
 	enum { MAX_NAMES = 24 };
 	scoped_strs names = {0};
-	curve_columns(logs, n, &names);
+	curve_list_columns(logs, n, &names);
 	for (int64_t i = 0; i < min64(names.n, MAX_NAMES); i++)
 		str_printf(list, "%s%s", i ? ", " : "", names.v[i]);
 	str_puts(list, !names.n ? "none" : names.n > MAX_NAMES ? ", ..." : "");
 }
 
-static int no_column(const struct runs *r, const char *why, int code, struct err *e)
+/* Sets an error: no log has the column. why: its name or meaning. Returns -1. */
+static int reject_column(const struct runs *r, const char *why, int code, struct err *e)
 {
 	scoped_str list = {0};
 	list_columns(r->logs, r->n, &list);
-	err_set(e, code, "column: none of the logs has %s; they have %s", why, list.s);
+	err_set(e, code, "--column: none of the logs has %s; the columns are %s", why,
+		list.s);
 	return -1;
 }
 
-/* Warns of logs that lack the column, and lists the columns that they have. */
-static void warn_lacking(const struct runs *r, const char *name)
+/* Warns of logs that lack a column that another log has, and lists their columns. */
+static void warn_of_missing_column(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n && count_logs_with(r, name); i++) {
 		const struct run_log *l = &r->logs[i];
@@ -309,7 +313,8 @@ static void warn_lacking(const struct runs *r, const char *name)
 		if (curve_has_column(l, run_log_find(l, name)))
 			continue;
 		list_columns(l, 1, &list);
-		warn("%s: no value of %s; it has %s", l->name, name, list.s);
+		warn("%s: the log has no value of %s; its columns are %s", l->name, name,
+			list.s);
 	}
 }
 
@@ -321,41 +326,41 @@ static void warn_lacking(const struct runs *r, const char *name)
 static const char *const result_columns[] = {
 	"reward", "loss", "val_loss", "val_bpb", "train_loss", "grad_norm"};
 
-/* Finds the column to judge: *name, or the column mapped to it; if it is NULL, the first of
+/* Sets *name to the column to judge: *name, or our column for it; if it is NULL, the first of
  * result_columns that all logs have, or the loss if any log has it. */
-static int find_column(const struct runs *r, const struct log_how *reading,
+static int choose_column(const struct runs *r, const struct log_options *log_opts,
 	const char **name, struct err *e)
 {
 	char why[128];
-	if (*name && !any_has_name(r, *name)) {
+	if (*name && !has_any_name(r, *name)) {
 		snprintf(why, sizeof(why), "a column '%s'", *name);
-		*name = log_column_name(reading, *name);
-		return any_has_name(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
+		*name = log_column_for_name(log_opts, *name);
+		return has_any_name(r, *name) ? 0 : reject_column(r, why, EX_USAGE, e);
 	}
 	if (*name)
 		return 0;
-	bool some = count_logs_with(r, columns[COL_LOSS].name) > 0;
+	bool has_loss = count_logs_with(r, columns[COL_LOSS].name) > 0;
 	for (size_t i = 0; i < ARRAY_LEN(result_columns) && !*name; i++)
 		if (count_logs_with(r, result_columns[i]) == r->n ||
-			(some && !strcmp(result_columns[i], columns[COL_LOSS].name)))
+			(has_loss && !strcmp(result_columns[i], columns[COL_LOSS].name)))
 			*name = result_columns[i];
 	if (*name)
 		return 0;
 	*name = columns[COL_LOSS].name;
 	for (int i = 0; i < r->n; i++)
-		some |= r->logs[i].unread.n_values > 0; /* the verdict explains it */
-	return some ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
+		has_loss |= r->logs[i].unread.n_values > 0; /* the verdict explains it */
+	return has_loss ? 0 : reject_column(r, NO_LOSS, EX_DATAERR, e);
 }
 
-static void free_runs(struct runs *r)
+static void runs_release(struct runs *r)
 {
 	for (int i = 0; i < r->n; i++)
 		run_log_free(&r->logs[i]);
 	free(r->logs);
 }
 
-/* Prints the first tensor that differs; returns the exit code. */
-static int locate_and_print(const struct strs *runs, const struct opts *o)
+/* Finds and prints the first tensor that differs. Returns the exit code. */
+static int locate_tensor(const struct strs *runs, const struct opts *o)
 {
 	struct locate_opts l = {.program = {o->control_program, o->test_program},
 		.launcher = o->launcher,
@@ -363,7 +368,8 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	struct err e = {0};
 	scoped_str text = {0};
 	if (runs->n != 2)
-		return err_print(&(struct err){EX_USAGE, "locate: give two runs"});
+		return err_print(
+			&(struct err){EX_USAGE, "--locate: give exactly two runs"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
 	if (log_is_enabled())
 		printf("%s\n%s\n", runs->v[0], runs->v[1]);
@@ -377,7 +383,7 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 }
 
 /* Returns true if --column chooses a column to judge, not only maps names. */
-static bool user_chose_column(const struct opts *o)
+static bool has_user_column(const struct opts *o)
 {
 	for (int64_t i = 0; i < o->columns.n; i++)
 		if (!strchr(o->columns.v[i], '='))
@@ -393,21 +399,21 @@ static struct outcome_opts make_outcome_opts(const struct opts *o, const char *c
 			.atol = o->atol,
 			.common = o->common,
 			.column = column,
-			.only_column = user_chose_column(o)},
+			.only_column = has_user_column(o)},
 		.judge = {.rule = o->rule,
 			.margin = o->margin,
 			.alarm = o->alarm,
 			.confidence = o->confidence},
 		.column = column,
-		.validation = !user_chose_column(o),
+		.validation = !has_user_column(o),
 		.require = (enum requirement)o->require,
-		.speed = o->speed,
+		.has_speed = o->speed,
 		.one_set = o->tests.n > 0,
 	};
 }
 
-/* Returns the color of a verdict; only worse is red. */
-static enum report_tone tone_of(enum verdict v)
+/* Returns the tone that selects the color of a verdict; only worse and diverged are bad. */
+static enum report_tone verdict_tone(enum verdict v)
 {
 	return v <= VERDICT_EQUIVALENT || v == VERDICT_NOT_WORSE ? REPORT_GOOD
 	       : v == VERDICT_BETTER				 ? REPORT_BETTER
@@ -415,37 +421,37 @@ static enum report_tone tone_of(enum verdict v)
 								 : REPORT_UNCLEAR;
 }
 
-/* Fills in the report's runs for the tests of an outcome. */
-static void fill_reports(
-	const struct outcome *x, const struct outcome_opts *how, struct report_run *runs)
+/* Sets the verdicts and details of the tests of an outcome, for reports. */
+static void set_report_runs(
+	const struct outcome *x, const struct outcome_opts *opts, struct report_run *runs)
 {
 	for (int i = 0; i < x->n; i++) {
 		struct str verdict = {0}, details = {0};
-		outcome_verdict(x, how, &verdict);
-		run_diff_print(&x->exact[i].diff, &how->exact, &details);
+		outcome_append_verdict(x, opts, &verdict);
+		run_diff_print(&x->exact[i].diff, &opts->exact, &details);
 		runs[x->first + i] = (struct report_run){.control = x->exact[i].control,
-			.tone = tone_of(x->verdict),
+			.tone = verdict_tone(x->verdict),
 			.verdict = verdict.s,
 			.details = details.s};
 	}
 }
 
-static void print_outcome(const struct outcome *x, const struct outcome_opts *how,
+static void print_outcome(const struct outcome *x, const struct outcome_opts *opts,
 	const struct opts *o, struct str *out)
 {
 	const struct runs *r = x->runs;
 	struct speed_diff d[MAX_SPEEDS];
 	if (log_is_enabled())
-		outcome_print(x, how, out);
+		outcome_print(x, opts, out);
 	else if (!o->table && !o->draw.graph)
-		outcome_print_verdict(x, how, out);
+		outcome_print_verdict(x, opts, out);
 	if (!o->speed)
 		return;
 	int n = speed_compare(r->logs, r->n_controls, &r->logs[x->first], x->n, d);
 	speed_print(d, n, out);
 	if (!n)
 		str_puts(out,
-			"  speed and memory      not compared: the logs share no such column\n");
+			"  speed and memory      not compared: the logs have no such column in common\n");
 }
 
 /* Prints the text of an outcome; on a terminal, with the verdict in color. */
@@ -456,103 +462,98 @@ static void write_outcome(const char *text, enum verdict v)
 		[REPORT_BETTER] = "34",
 		[REPORT_UNCLEAR] = "33",
 		[REPORT_BAD] = "31"};
-	static const char mark[] = "verdict: ";
-	const char *words = text ? strstr(text, mark) : NULL;
+	static const char prefix[] = "verdict: ";
+	const char *words = text ? strstr(text, prefix) : NULL;
 	if (!words || !log_color(stdout)) {
 		fputs(text ? text : "", stdout);
 		return;
 	}
-	words += strlen(mark);
+	words += strlen(prefix);
 	size_t n = strcspn(words, ":;\n");
 	printf("%.*s\033[1;%sm%.*s\033[0m%s", (int)(words - text), text,
-		colors[tone_of(v)], (int)n, words, words + n);
+		colors[verdict_tone(v)], (int)n, words, words + n);
 }
 
-/* Prints the verdicts, and fills in the report's tests. Returns the exit code. */
+/* Compares all tests, prints the verdicts, and sets the tests of reports. Returns the exit code. */
 static int compare_all(const struct runs *r, const struct opts *o,
-	const struct outcome_opts *how, struct report_run *reports)
+	const struct outcome_opts *opts, struct report_run *reports)
 {
 	struct outcomes all;
 	scoped_str text = {0};
-	outcomes_make(r, how, &all);
-	int code = outcomes_code(&all, r, how);
-	if (o->json) { /* (it escapes by itself) */
-		outcomes_json(&all, how, code, &text);
+	outcomes_init(r, opts, &all);
+	int code = outcomes_exit_code(&all, r, opts);
+	if (o->json) { /* (needs no text_printable(): JSON escapes control characters) */
+		outcomes_json(&all, opts, code, &text);
 		fputs(text.s, stdout);
 	}
 	for (int i = 0; i < all.n; i++) {
-		fill_reports(&all.v[i], how, reports);
+		set_report_runs(&all.v[i], opts, reports);
 		str_clear(&text);
 		if (!o->json)
-			print_outcome(&all.v[i], how, o, &text);
+			print_outcome(&all.v[i], opts, o, &text);
 		if (text.len)
 			write_outcome(text_printable(text.s), all.v[i].verdict);
 	}
 	if (code == EX_FAILED && all.worst <= VERDICT_BETTER)
 		info("the exit code is %d, because the required verdict is %s; see --require",
-			code, requirement_names[requirement_of(r, how)]);
-	outcomes_free(&all);
+			code, requirement_names[effective_requirement(r, opts)]);
+	outcomes_release(&all);
 	return code;
 }
-
-/* ---- following --------------------------------------------------------------------- */
 
 struct following {
 	struct runs *runs;
 	struct outcome_opts opts;
-	enum verdict *reported; /* the last one of each outcome */
+	enum verdict *reported; /* [outcome]: verdict that was printed last */
 };
 
-static void print_change(const struct outcome *x, const struct outcome_opts *how)
+static void print_change(const struct outcome *x, const struct outcome_opts *opts)
 {
 	scoped_str text = {0};
 	const struct run_log *l = &x->runs->logs[x->first];
 	str_printf(&text, "%s, step %.0f: ", l->name,
 		run_log_value(l, l->n_rows - 1, COL_STEP));
-	outcome_verdict(x, how, &text);
+	outcome_append_verdict(x, opts, &text);
 	puts(text_printable(text.s));
 	fflush(stdout);
 }
 
-/* Prints the verdicts that have changed. Returns true if a test fails the requirement for good. */
-static bool judge_rows(void *context, const struct run_log *logs, int n)
+/* Prints verdicts that have changed. Returns true if no further row can change the exit code. */
+static bool judge_new_rows(void *context, const struct run_log *logs, int n)
 {
 	struct following *f = context;
 	struct outcomes all;
 	(void)logs;
 	if (!f->runs->logs[0].brief)
-		runs_shorten(f->runs->logs, n);
-	outcomes_make(f->runs, &f->opts, &all);
+		runs_set_brief_names(f->runs->logs, n);
+	outcomes_init(f->runs, &f->opts, &all);
 	for (int i = 0; i < all.n; i++) {
 		if (all.v[i].verdict != f->reported[i] && log_is_enabled())
 			print_change(&all.v[i], &f->opts);
 		f->reported[i] = all.v[i].verdict;
 	}
-	bool stop = outcomes_are_final(&all, f->runs, &f->opts);
-	outcomes_free(&all);
-	return stop;
+	bool is_final = outcomes_are_final(&all, f->runs, &f->opts);
+	outcomes_release(&all);
+	return is_final;
 }
 
-/* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if the runs
- * continue. */
+/* Reads and judges the logs until the end or a final verdict; exact.common: the runs still grow. */
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
-	const struct log_how *reading, struct outcome_opts *how, struct err *e)
+	const struct log_options *log_opts, struct outcome_opts *opts, struct err *e)
 {
-	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.reported))};
+	struct following f = {r, *opts, xmalloc((size_t)r->n * sizeof(*f.reported))};
 	enum follow_end why;
-	const struct follow each = {reading, judge_rows, &f, o->patience};
+	const struct follow callbacks = {log_opts, judge_new_rows, &f, o->patience};
 	f.opts.exact.common = true;
-	f.opts.judge.growing = true;
+	f.opts.judge.is_growing = true;
 	for (int i = 0; i < r->n; i++)
 		f.reported[i] = VERDICT_NOTHING;
-	int rc =
-		follow_runs(r->logs, (const char *const *)names->v, r->n, &each, &why, e);
-	how->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
+	int rc = follow_runs(
+		r->logs, (const char *const *)names->v, r->n, &callbacks, &why, e);
+	opts->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
 	free(f.reported);
 	return rc;
 }
-
-/* ---- showing ----------------------------------------------------------------------- */
 
 /* Prints the table and the graph, and writes the plots. */
 static int show_curves(
@@ -564,7 +565,7 @@ static int show_curves(
 	enum curve_axis axis = (enum curve_axis)(o->axis ? o->axis - 1 : o->by);
 	int rc = 0;
 	if (o->table)
-		curve_table(r->logs, r->n, column, (enum curve_axis)o->by, &text);
+		curve_print_table(r->logs, r->n, column, (enum curve_axis)o->by, &text);
 	text_printable(text.s); /* (before the graph, which has color codes) */
 	if ((o->draw.graph || o->plots.n) &&
 		curve_plot_init(&c, r->logs, r->n, &drawn, column, axis, e))
@@ -580,7 +581,7 @@ static int show_curves(
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
 	if (o->draw.graph || o->plots.n)
-		curve_plot_free(&c);
+		curve_plot_release(&c);
 	return rc;
 }
 
@@ -596,7 +597,7 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	return rc;
 }
 
-static struct report_run *no_reports(const struct runs *r)
+static struct report_run *new_report_runs(const struct runs *r)
 {
 	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));
 	for (int i = 0; i < r->n_controls; i++)
@@ -604,7 +605,7 @@ static struct report_run *no_reports(const struct runs *r)
 	return runs;
 }
 
-static void free_reports(struct report_run *runs, int n)
+static void free_report_runs(struct report_run *runs, int n)
 {
 	for (int i = 0; i < n; i++) {
 		free((void *)runs[i].verdict);
@@ -613,25 +614,23 @@ static void free_reports(struct report_run *runs, int n)
 	free(runs);
 }
 
-/* ---- exporting --------------------------------------------------------------------- */
-
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)
-		if (export_format(o->exports.v[i], o->export_format, e) < 0)
+		if (export_choose_format(o->exports.v[i], o->export_format, e) < 0)
 			return -1;
-	bool other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
-		     o->require || o->plots.n || o->table || o->draw.graph;
-	return o->exports.n && other
+	bool has_other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
+			 o->require || o->plots.n || o->table || o->draw.graph;
+	return o->exports.n && has_other
 		       ? err_set(e, EX_USAGE,
-				 "export: not with --graph, --plot, --table, --report, --json, "
+				 "--export: cannot be combined with --graph, --plot, --table, --report, --json, "
 				 "--speed, --follow, --locate or --require, because nothing is "
 				 "compared or shown")
 		       : 0;
 }
 
 static int export_all(const struct runs *r, const struct opts *o,
-	const struct log_how *reading, struct err *e)
+	const struct log_options *log_opts, struct err *e)
 {
 	scoped_strs chosen = {0};
 	int rc = 0;
@@ -639,7 +638,7 @@ static int export_all(const struct runs *r, const struct opts *o,
 		const char *name = o->columns.v[i];
 		if (strchr(name, '='))
 			continue;
-		rc = find_column(r, reading, &name, e);
+		rc = choose_column(r, log_opts, &name, e);
 		strs_add(&chosen, name);
 	}
 	for (int64_t i = 0; i < o->exports.n && !rc; i++)
@@ -659,60 +658,60 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	struct runs r = {0};
 	scoped_strs names = {0};
-	struct log_how reading = {.format = NULL};
+	struct log_options log_opts = {.format = NULL};
 	const char *column = NULL;
 	int sense = 0;
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
-	r.n_controls = name_runs(&o, argv, n, &names, &e);
+	r.n_controls = list_runs(&o, argv, n, &names, &e);
 	for (int64_t i = 0; i < o.plots.n && !e.code; i++)
 		graph_picture_check(o.plots.v[i], &e);
 	for (int64_t i = 0; i < o.reports.n && !e.code; i++)
 		page_kind(o.reports.v[i], &e);
 	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
-			"json: not with --graph or --table, which are text");
+			"--json: cannot be combined with --graph or --table, which print text");
 	if (!e.code && !check_exports(&o, &e))
-		open_formats(&o, &column, &sense, &reading, &e);
+		load_formats(&o, &column, &sense, &log_opts, &e);
 	if (e.code)
 		return err_print(&e);
-	bool pair = names.n == 2;
-	if (o.locate || (pair && !o.exports.n &&
+	bool is_pair = names.n == 2;
+	if (o.locate || (is_pair && !o.exports.n &&
 				locate_are_checkpoints(names.v[0], names.v[1], &e)))
-		return locate_and_print(&names, &o);
+		return locate_tensor(&names, &o);
 	if (e.code)
 		return err_print(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);
-	struct outcome_opts how =
+	struct outcome_opts opts =
 		make_outcome_opts(&o, column ? column : columns[COL_LOSS].name);
-	how.judge.sense = sense;
+	opts.judge.sense = sense;
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
-	if (o.follow ? follow(&r, &names, &o, &reading, &how, &e)
+	if (o.follow ? follow(&r, &names, &o, &log_opts, &opts, &e)
 		     : log_read_all(
-			       r.logs, (const char *const *)names.v, r.n, &reading, &e))
+			       r.logs, (const char *const *)names.v, r.n, &log_opts, &e))
 		return err_print(&e), EX_TROUBLE;
-	runs_shorten(r.logs, r.n);
-	if (o.exports.n ? export_all(&r, &o, &reading, &e)
-			: find_column(&r, &reading, &column, &e))
+	runs_set_brief_names(r.logs, r.n);
+	if (o.exports.n ? export_all(&r, &o, &log_opts, &e)
+			: choose_column(&r, &log_opts, &column, &e))
 		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
-	warn_lacking(&r, column);
-	how.column = how.exact.column = column;
-	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
+	warn_of_missing_column(&r, column);
+	opts.column = opts.exact.column = column;
+	if (o.require == REQUIRE_NOT_WORSE && !opts.judge.sense && !column_sense(column))
 		return err_print(&(struct err){EX_USAGE,
-			"require: not-worse needs to know whether lower or higher values of "
-			"the column are better; give --column NAME:min or NAME:max"});
-	struct report_run *reports = no_reports(&r);
+			"--require: not-worse needs to know whether lower or higher values of "
+			"the column are better; specify --column NAME:min or NAME:max"});
+	struct report_run *reports = new_report_runs(&r);
 	if (r.n == 1)
 		info("only %s is shown; nothing is compared", r.logs[0].name);
-	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
+	int code = r.n > 1 ? compare_all(&r, &o, &opts, reports) : 0;
 	int rc = show_curves(&r, &o, column, &e) ||
 		 write_reports(&r, &o, column, reports, &e);
-	free_reports(reports, r.n);
-	free_runs(&r);
-	log_how_close(&reading);
+	free_report_runs(reports, r.n);
+	runs_release(&r);
+	log_options_release(&log_opts);
 	if (rc)
 		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	stdout_close();

@@ -124,18 +124,18 @@ static int check_settings(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
 		{o->edit.workers > 1,
-			"edit-workers: pt-plan plans one worker; give its hosts "
-			"and its part of the batch"},
+			"edit-workers: pt-plan plans a single worker; omit it, and give the hosts "
+			"and the batch of one worker"},
 		{o->batch_per_rank,
-			"batch-per-rank: the layouts of a plan differ in data-parallel "
-			"ranks, but not in the batch; give batch=N"},
+			"batch-per-rank: all layouts must have the same batch, but differ in "
+			"data-parallel ranks; give batch=N"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 /* Returns false if the shell would split or expand `word` in the output of $(pt-plan --best ...).
  * A pattern that matches no file stays as it is, as most regular expressions do. */
-static bool is_one_word(const char *word)
+static bool is_safe_in_shell(const char *word)
 {
 	glob_t files;
 	if (!*word || word[strcspn(word, " \t\n")])
@@ -174,14 +174,14 @@ static bool has_experts(const char *path)
 	return has;
 }
 
-/* Sets *path to the config.json of Hugging Face that MODEL names by file or directory. Leaves it
- * empty if MODEL is a preset or a config file. */
-static void find_hf_config(const char *model, struct str *path)
+/* Appends to *path the config.json of Hugging Face that MODEL names by file or directory; nothing
+ * if MODEL is a preset or a config file. */
+static void hf_config_path(const char *model, struct str *path)
 {
 	scoped_str preset = {0};
 	struct stat st;
-	scoped_ptr char *below = text_printf("presets/%s.conf", model);
-	share_path(&preset, below);
+	scoped_ptr char *preset_name = text_printf("presets/%s.conf", model);
+	share_path(&preset, preset_name);
 	if (stat(model, &st) || (!strchr(model, '/') && file_exists(preset.s)))
 		return;
 	if (S_ISDIR(st.st_mode))
@@ -198,7 +198,7 @@ static int read_hf_config(const char *path, struct str *settings, struct err *e)
 	if (convert_config_options(path, &text, e))
 		return has_experts(path)
 			       ? err_set(e, EX_DATAERR,
-					 "%s: a model with experts, which are not planned",
+					 "%s: models with experts are not supported",
 					 path)
 			       : -1;
 	for (char *line = text.s, *end; *line; line = end + 1, n++) {
@@ -225,26 +225,27 @@ static int parse_model(
 {
 	const char *argv[256] = {"pt-train"};
 	int argc = 1;
-	bool file = is_file(words[0]);
+	bool is_path = is_file(words[0]);
 	scoped_str json = {0}, settings = {0};
 	if (n > 200)
-		return err_set(e, EX_USAGE, "too many settings");
-	find_hf_config(words[0], &json);
-	int n_json = json.len ? read_hf_config(json.s, &settings, e) : 0;
-	if (n_json < 0)
+		return err_set(
+			e, EX_USAGE, "%d settings are too many; the maximum is 200", n);
+	hf_config_path(words[0], &json);
+	int n_hf = json.len ? read_hf_config(json.s, &settings, e) : 0;
+	if (n_hf < 0)
 		return -1;
-	for (const char *setting = settings.s; n_json > 0; n_json--) {
+	for (const char *setting = settings.s; n_hf > 0; n_hf--) {
 		str_printf(given, "%s%s", argc > 1 ? " " : "", setting);
 		argv[argc++] = setting;
 		setting += strlen(setting) + 1;
 	}
 	if (!json.len) {
-		argv[argc++] = file ? "--config" : "--preset";
+		argv[argc++] = is_path ? "--config" : "--preset";
 		argv[argc++] = words[0];
 		str_printf(given, "%s %s", argv[1], words[0]);
 	}
 	for (int i = 0; i < n; i++)
-		if (!is_one_word(words[i]))
+		if (!is_safe_in_shell(words[i]))
 			return err_set(e, EX_USAGE,
 				"'%s': --best prints for $(...), where the shell splits "
 				"words at blanks and expands * ? [ to file names",
@@ -258,23 +259,22 @@ static int parse_model(
 		if (!is_layout_setting(words[i]))
 			str_printf(given, " %s", words[i]);
 	}
-	int left = opts_parse(&train_program, o, argc, (char **)argv, e);
-	if (left > 0) /* an operand, which pt-train does not have */
+	int n_left = opts_parse(&train_program, o, argc, (char **)argv, e);
+	if (n_left > 0) /* an operand, which pt-train does not have */
 		return opts_unknown_key(&train_program, argv[0], e);
-	if (!left)
+	if (!n_left)
 		return check_settings(o, e);
-	return file && has_experts(words[0])
+	return is_path && has_experts(words[0])
 		       ? err_set(e, EX_DATAERR,
-				 "%s: a model with experts, which are not planned",
-				 words[0])
+				 "%s: models with experts are not supported", words[0])
 		       : -1;
 }
 
-static int set_cluster(const struct opts *o, struct request *r, struct err *e)
+static int cluster_from_options(const struct opts *o, struct request *r, struct err *e)
 {
 	struct cluster *c = &r->cluster;
 	if (cluster_parse(o->cluster, c, e) ||
-		(o->network && network_measured(c, (int)o->hosts, o->network, e)))
+		(o->network && network_read(c, (int)o->hosts, o->network, e)))
 		return -1;
 	if (o->gpus)
 		c->links.host_ranks = (int)o->gpus;
@@ -282,11 +282,12 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 		return -1;
 	if (r->trainer != BY_PT && !*c->model)
 		return err_set(e, EX_USAGE,
-			"trainer: %s was measured on GPUs; give a --cluster of GPUs",
+			"--trainer %s was measured on GPUs only; give a --cluster of GPUs",
 			trainer_names[r->trainer]);
 	r->hosts = (int)o->hosts;
 	if (o->hosts * c->links.host_ranks > 1 << 20)
-		return err_set(e, EX_USAGE, "more than %d ranks", 1 << 20);
+		return err_set(
+			e, EX_USAGE, "--hosts and --gpus: more than %d ranks", 1 << 20);
 	r->ranks = r->hosts * c->links.host_ranks;
 	r->limit = o->memory ? o->memory : c->capacity;
 	return 0;
@@ -300,30 +301,32 @@ static int check_offload(const struct request *r, struct err *e)
 	for (int i = 0; i < n; i++)
 		if (kind[i] && r->o->device == DEVICE_CPU && !r->o->offload_to)
 			return err_set(e, EX_USAGE,
-				"only: a CPU offloads to a directory; give the settings "
-				"offload=optimizer offload-to=DIRECTORY");
+				"--only offload: CPUs offload to a directory; give the setting "
+				"offload-to=DIRECTORY");
 	return 0;
 }
 
 /* Warns about key=value settings without effect: the search or the cluster determines them. */
-static void warn_unused(
+static void warn_ignored_settings(
 	const struct request *r, const struct train_opts *o, char **words, int n)
 {
 	scoped_str keys = {0};
-	bool gpu = *r->cluster.model;
+	bool has_gpus = *r->cluster.model;
 	for (int i = 1; i < n; i++)
-		if (setting_is_ignored(&r->only, words[i]))
+		if (is_setting_ignored(&r->only, words[i]))
 			str_printf(&keys, "%s%s", keys.len ? "," : "", words[i]);
 	if (keys.len)
 		warn("%s: ignored, because the search tries all values; --only %s restricts it",
 			keys.s, keys.s);
-	if (o->device == (gpu ? DEVICE_CPU : DEVICE_CUDA))
+	if (o->device == (has_gpus ? DEVICE_CPU : DEVICE_CUDA))
 		warn("device=%s: ignored; the ranks of --cluster %s are %s",
-			gpu ? "cpu" : "cuda", r->cluster.name, gpu ? "GPUs" : "CPUs");
+			has_gpus ? "cpu" : "cuda", r->cluster.name,
+			has_gpus ? "GPUs" : "CPUs");
 }
 
-/* Sets bf16 for trainers other than pt, which compute in bf16, or with float8. */
-static int set_dtype(const struct request *r, struct train_opts *o, struct err *e)
+/* Sets dtype to bf16 for trainers other than pt, unless it is float8. Rejects another given
+ * dtype. */
+static int choose_dtype(const struct request *r, struct train_opts *o, struct err *e)
 {
 	if (r->trainer == BY_PT || o->dtype == PRECISION_FLOAT8)
 		return 0;
@@ -340,13 +343,14 @@ static int set_batch(
 {
 	if (o->tokens && o->tokens % m->c.context)
 		return err_set(e, EX_USAGE,
-			"tokens: %lld is not a multiple of the context %lld",
+			"--tokens %lld is not a multiple of the context %lld",
 			(long long)o->tokens, (long long)m->c.context);
 	if (o->tokens)
 		t->batch = o->tokens / m->c.context;
 	return 0;
 }
 
+/* Appends the goodput of the fastest layout, if failures or stragglers are given. */
 static void print_goodput(const struct opts *o, const struct request *r,
 	const struct search *s, struct str *out)
 {
@@ -355,7 +359,7 @@ static void print_goodput(const struct opts *o, const struct request *r,
 	char every[64];
 	if (o->job.failures <= 0 && (o->job.slow <= 1 || o->job.probability <= 0))
 		return;
-	goodput_expect(&o->job, r->ranks, step, &x);
+	goodput_compute(&o->job, r->ranks, step, &x);
 	goodput_simulate(&o->job, r->ranks, step, o->hours, (uint64_t)o->seed, &y);
 	if (isinf(x.interval))
 		snprintf(every, sizeof(every), "no checkpoints");
@@ -372,23 +376,24 @@ static void print_timeline(const struct opts *o, const struct request *r,
 {
 	const struct straggling x = {
 		&o->job, (uint64_t)o->seed, reduces_each_micro_batch(&s->best[0].l)};
-	timeline_print(r, &s->best[0], &x, (int)o->timeline, out);
+	print_straggled_step(r, &s->best[0], &x, (int)o->timeline, out);
 }
 
-/* Returns -1 with *e set if the search found no layout. */
+/* Checks that the search found a layout. */
 static int require_layout(const struct opts *o, const struct search *s, struct err *e)
 {
 	if (s->n)
 		return 0;
 	if (s->rejected && !s->planned)
 		return err_set(e, EX_FAILED,
-			"pt-train rejects each layout, the first one with: %s",
+			"pt-train rejects all layouts, the first one because: %s",
 			s->rejection.msg);
 	return err_set(e, EX_FAILED, "no layout fits into memory%s",
 		o->explain ? "" : "; --explain prints why");
 }
 
-static int print_all(const struct opts *o, const struct request *r,
+/* Appends what the options ask for: JSON, arguments, answers, table, details, timeline. */
+static int append_results(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct str *out, struct err *e)
 {
 	if (o->json)
@@ -424,8 +429,8 @@ static int check_options(const struct opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
 		{o->best && (o->explain || o->json || o->timeline || o->details),
-			"--best prints arguments only, and excludes --explain, --json, --details "
-			"and --timeline"},
+			"--best prints arguments only; omit --explain, --json, --details and "
+			"--timeline"},
 		{o->target != BY_PT && !o->best,
 			"--for needs --best, which prints the arguments"},
 		{o->trainer != BY_PT && o->exact >= 0,
@@ -436,16 +441,16 @@ static int check_options(const struct opts *o, struct err *e)
 			"--timeline, --failures and --slow-prob need the time of a step, which is "
 			"not predicted for nanotron"},
 		{o->json && (o->explain || o->timeline),
-			"--json prints no text, and excludes --explain and --timeline"},
+			"--json prints no text; omit --explain and --timeline"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-static int print_found(const struct opts *o, const struct request *r,
+static int print_results(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct err *e)
 {
 	scoped_str out = {0}, counts = {0};
-	int rc = print_all(o, r, s, given, &out, e);
+	int rc = append_results(o, r, s, given, &out, e);
 	fputs(out.s ? text_printable(out.s) : "", stdout);
 	report_counts(s, &counts);
 	if (o->verbose)
@@ -454,7 +459,7 @@ static int print_found(const struct opts *o, const struct request *r,
 }
 
 /* Parses the model and the cluster, searches, and prints the layouts. */
-static int plan(
+static int plan_and_print(
 	const struct opts *o, char **words, int n, struct str *given, struct err *e)
 {
 	struct train_opts t;
@@ -466,10 +471,10 @@ static int plan(
 		.show = o->best ? 1 : o->show,
 		.exact = o->exact};
 	struct search s = {.n = 0};
-	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e) ||
-		set_dtype(&r, &t, e))
+	if (parse_model(words, n, &t, given, e) || cluster_from_options(o, &r, e) ||
+		choose_dtype(&r, &t, e))
 		return -1;
-	warn_unused(&r, &t, words, n);
+	warn_ignored_settings(&r, &t, words, n);
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||
@@ -480,10 +485,10 @@ static int plan(
 	comm_plan_hosts(r.hosts > 1 ? r.cluster.links.host_ranks : 0,
 		env_switch("PT_SHARED") != 0);
 	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||
-				 print_found(o, &r, &s, given->s, e)
+				 print_results(o, &r, &s, given->s, e)
 			 ? -1
 			 : 0;
-	search_free(&s);
+	search_release(&s);
 	model_free(&m);
 	return rc;
 }
@@ -503,7 +508,8 @@ int main(int argc, char **argv)
 		return err_print(
 			&(struct err){EX_USAGE, "give a model: a preset of pt-train, "
 						"or a config file"});
-	int rc = check_options(&o, &e) || plan(&o, argv, n, &given, &e) ? -1 : 0;
+	int rc =
+		check_options(&o, &e) || plan_and_print(&o, argv, n, &given, &e) ? -1 : 0;
 	stdout_close();
 	return rc ? err_print(&e) : 0;
 }

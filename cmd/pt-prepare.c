@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct opts {
-	struct prepare p; /* see preparation() */
+	struct prepare p; /* see prepare_options() */
 	const char *vocab_from, *vocab_out;
 	int tokenizer, decode, format, to;
 	int64_t spool_limit, threads, vocab, end_token, train_bpe, min_count, show,
@@ -213,7 +213,7 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static void generate(int kind, FILE *f)
+static void generate_man(int kind, FILE *f)
 {
 	static const struct h5_field *const tables[] = {
 		shard_fields, tokenizer_fields, bpe_fields};
@@ -229,7 +229,7 @@ static const struct program program = {
 	.given = offsetof(struct opts, given),
 	.operands = "",
 	.versions = h5_versions,
-	.generate = generate,
+	.generate = generate_man,
 	.kinds = (const char *const[]){"shard", "tokenizer", "bpe", NULL},
 };
 
@@ -258,7 +258,7 @@ static int print_info(const struct strs *files, struct err *e)
 	return 0;
 }
 
-static int verify_one(const char *path, struct err *e)
+static int verify_shard(const char *path, struct err *e)
 {
 	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
 	struct corpus *c;
@@ -269,25 +269,26 @@ static int verify_one(const char *path, struct err *e)
 	return rc;
 }
 
-/* Checks all files; the first failure determines the exit code. */
-static int verify(const struct strs *files, struct err *e)
+/* Verifies all shards, and prints a verdict per shard. The first failure determines the exit
+ * code. */
+static int verify_shards(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
-		struct err mine = {0};
-		if (!verify_one(files->v[i], &mine))
+		struct err error = {0};
+		if (!verify_shard(files->v[i], &error))
 			printf("%s: ok\n", files->v[i]);
-		else if (mine.code == EX_DATAERR)
+		else if (error.code == EX_DATAERR)
 			printf("%s: DAMAGED\n", files->v[i]);
 		else
 			printf("%s: cannot be read\n", files->v[i]);
-		if (mine.code)
-			err_keep_first(e, &mine);
+		if (error.code)
+			err_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
 
 /* Returns --threads, or a rank's share of the processors of its host. */
-static int n_threads(const struct opts *o)
+static int count_threads(const struct opts *o)
 {
 	const struct comm_place *p = comm_place();
 	return o->threads ? (int)o->threads
@@ -314,12 +315,12 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 {
 	static const char *const done[] = {"cut", "split", "dropped"};
 	const int64_t *total = d->info.total;
-	double all = (double)max64(1, total[SPLIT_TRAIN] + total[SPLIT_VAL]);
+	double n_tokens = (double)max64(1, total[SPLIT_TRAIN] + total[SPLIT_VAL]);
 	if (d->n_windows)
 		info("%lld window%s of %lld tokens, %.2f%% padding",
 			(long long)d->n_windows, plural(d->n_windows),
 			(long long)d->info.window_tokens,
-			100 * (double)d->n_padding / all);
+			100 * (double)d->n_padding / n_tokens);
 	if (d->n_too_long)
 		info("%lld document%s longer than a window, the longest of %lld tokens, "
 		     "%s %s (--too-long)",
@@ -329,7 +330,7 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 	if (d->n_counted >= 0)
 		info("%lld token%s (%.1f%%)", (long long)d->n_counted,
 			d->n_counted == 1 ? " counts" : "s count",
-			100 * (double)d->n_counted / all);
+			100 * (double)d->n_counted / n_tokens);
 	if (!d->n_counted && d->info.documents && p->count != COUNT_NONE)
 		warn("no token counts: there is nothing to train on%s",
 			d->n_too_long && p->too_long == LONG_CUT
@@ -338,7 +339,7 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 }
 
 /* Returns the options of a preparation, with the defaults that depend on other options. */
-static struct prepare preparation(const struct opts *o, struct comm *world)
+static struct prepare prepare_options(const struct opts *o, struct comm *world)
 {
 	struct prepare p = o->p;
 	p.tokenizer.name = tokenizer_names[o->tokenizer];
@@ -350,7 +351,7 @@ static struct prepare preparation(const struct opts *o, struct comm *world)
 	p.ids_vocab = record_has_ids(p.record) ? o->vocab : 0;
 	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
 	p.as_is = !o->decompress;
-	p.threads = n_threads(o);
+	p.threads = count_threads(o);
 	p.comm = world;
 	if (!p.out)
 		p.out = "";
@@ -367,12 +368,12 @@ static int check_terminals(bool writes, const struct strs *texts, struct err *e)
 			"standard output: a shard is not text for a terminal; give --out");
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
-			"no text; give files, or - to read from the terminal");
+			"no text is given; give files, or - to read from the terminal");
 	return 0;
 }
 
 /* Rejects options that need text, if the input is files of tokens. */
-static int check_tokens(const struct opts *o, struct err *e)
+static int reject_text_options(const struct opts *o, struct err *e)
 {
 	const struct {
 		bool given;
@@ -388,18 +389,19 @@ static int check_tokens(const struct opts *o, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(needs_text); i++)
 		if (needs_text[i].given)
 			return err_set(e, EX_USAGE,
-				"--%s: for text and JSONL, not for files of tokens; "
+				"--%s applies to text and JSONL, not to files of tokens; "
 				"EXAMPLES in pt-prepare(1) converts tokens to JSONL",
 				needs_text[i].name);
 	return 0;
 }
 
-static void note_idle(const struct opts *o, bool tokens)
+static void note_idle_options(const struct opts *o, bool tokens)
 {
-	bool text = !tokens && !o->train_bpe, ids = tokens && !o->p.tokenizer.vocab_files;
-	bool draws = o->p.split_by != SPLIT_BY_TAIL || o->p.shuffle;
+	bool is_text = !tokens && !o->train_bpe,
+	     is_plain_ids = tokens && !o->p.tokenizer.vocab_files;
+	bool is_random = o->p.split_by != SPLIT_BY_TAIL || o->p.shuffle;
 	const struct opt_idle rows[] = {
-		{ids, "tokenizer pattern allow-special",
+		{is_plain_ids, "tokenizer pattern allow-special",
 			"tokens are converted as they are, without splitting text"},
 		{tokens, "field end-of-text decompress threads",
 			"the input is tokens, not text"},
@@ -410,7 +412,7 @@ static void note_idle(const struct opts *o, bool tokens)
 		{o->p.record != RECORD_TEXT || o->p.chat_template, "separator",
 			"records have their own ends"},
 		{o->format == FORMAT_TEXT, "field strict", "--format text has no fields"},
-		{text && !draws, "seed",
+		{is_text && !is_random, "seed",
 			"nothing is random without --split document or hash, or --shuffle"},
 		{!o->train_bpe, "min-count special-token",
 			"no vocabulary is trained without --train-bpe"},
@@ -421,29 +423,30 @@ static void note_idle(const struct opts *o, bool tokens)
 }
 
 /* Writes shards, or the token files of another program. */
-static int prepare(
+static int prepare_shards(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
-	struct prepare p = preparation(o, world);
+	struct prepare p = prepare_options(o, world);
 	struct prepared done;
 	if (check_terminals(!strcmp(p.out, "-"), texts, e))
 		return -1;
 	struct token_convert c = {&p, formats[o->format], to_words[o->to], &o->val_files,
 		&o->mask_files, o->vocab_from, o->vocab, o->end_token};
 	int tokens = token_convert_accepts(&c, texts, e);
-	bool simple = !tokens && !o->to && !o->val_files.n && !o->mask_files.n &&
-		      (!o->vocab || p.ids_vocab) && !o->vocab_from;
-	if (tokens >= 0 && !simple && world->size > 1)
+	bool is_text_to_shards = !tokens && !o->to && !o->val_files.n &&
+				 !o->mask_files.n && (!o->vocab || p.ids_vocab) &&
+				 !o->vocab_from;
+	if (tokens >= 0 && !is_text_to_shards && world->size > 1)
 		tokens = err_set(e, EX_USAGE,
-			"token files: only one rank can read and write them");
+			"token files: several ranks are not supported; use one rank");
 	if (tokens >= 0 && outputs_check(&c, tokens, texts, e))
 		tokens = -1;
-	if (tokens > 0 && check_tokens(o, e))
+	if (tokens > 0 && reject_text_options(o, e))
 		tokens = -1;
 	if (tokens >= 0)
-		note_idle(o, tokens > 0);
-	if (tokens < 0 || (simple ? prepare_run(&p, texts, &done, e)
-				  : token_convert_run(&c, texts, &done, e)))
+		note_idle_options(o, tokens > 0);
+	if (tokens < 0 || (is_text_to_shards ? prepare_run(&p, texts, &done, e)
+					     : token_convert_run(&c, texts, &done, e)))
 		return -1;
 	if (world->rank)
 		return 0;
@@ -466,10 +469,10 @@ static int prepare(
 }
 
 /* Trains a vocabulary and writes its files. */
-static int train(
+static int train_vocabulary(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
-	struct prepare p = preparation(o, world);
+	struct prepare p = prepare_options(o, world);
 	const struct train_vocab c = {
 		.p = &p,
 		.config = {.vocab = o->train_bpe,
@@ -483,16 +486,18 @@ static int train(
 	struct trained_vocab done;
 	char bytes[NUM_TEXT], words[NUM_TEXT];
 	if (world->size > 1)
-		return err_set(e, EX_USAGE, "--train-bpe runs on one rank");
+		return err_set(e, EX_USAGE,
+			"--train-bpe: several ranks are not supported; use one rank");
 	if (o->p.dedup || o->p.sources.n)
 		return err_set(
 			e, EX_USAGE, "--train-bpe does not support --dedup and --source");
 	if (check_terminals(false, texts, e))
 		return -1;
-	note_idle(o, false);
+	note_idle_options(o, false);
 	int rc = train_vocab_run(&c, texts, &done, e);
 	if (!rc && done.n_broken)
-		warn("%lld lines without a document skipped", (long long)done.n_broken);
+		warn("%lld lines without a document were skipped",
+			(long long)done.n_broken);
 	if (!rc)
 		info("%s of text in %lld document%s (%lld dropped), %s different words, "
 		     "a vocabulary of %lld tokens",
@@ -512,22 +517,23 @@ static int train(
 	return rc;
 }
 
-static int check(const struct opts *o, int64_t n_operands, struct err *e)
+static int check_options(const struct opts *o, int64_t n_operands, struct err *e)
 {
-	int looks = o->info + o->verify + (o->decode != 0) + (o->show > 0);
-	if (looks && launch_size_variable())
+	int n_inspections = o->info + o->verify + (o->decode != 0) + (o->show > 0);
+	if (n_inspections && launch_size_variable())
 		return err_set(e, EX_USAGE,
-			"--info, --verify, --decode and --show run on one rank");
-	if (looks > 1)
+			"--info, --verify, --decode and --show: several ranks "
+			"are not supported; use one rank");
+	if (n_inspections > 1)
 		return err_set(
 			e, EX_USAGE, "give one of --info, --verify, --decode and --show");
 	if (o->p.mix_tokens && !o->p.sources.n)
 		return err_set(e, EX_USAGE, "--mix-tokens needs --source");
-	if (looks && !n_operands)
-		return err_set(e, EX_USAGE, "no shards; give at least one");
+	if (n_inspections && !n_operands)
+		return err_set(e, EX_USAGE, "no shard is given; give at least one");
 	if ((o->train_bpe != 0) != (o->vocab_out != NULL))
-		return err_set(
-			e, EX_USAGE, "--train-bpe and --vocab-out need each other");
+		return err_set(e, EX_USAGE,
+			"--train-bpe and --vocab-out must be given together");
 	return 0;
 }
 
@@ -566,7 +572,7 @@ int main(int argc, char **argv)
 	log_name(program.name);
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
-	if (n < 0 || check(&o, n, &e))
+	if (n < 0 || check_options(&o, n, &e))
 		return err_print(&e);
 	file_spool_limit(o.spool_limit);
 	struct comm *world = comm_open();
@@ -575,12 +581,12 @@ int main(int argc, char **argv)
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);
 	int rc = o.info	    ? print_info(&operands, &e)
-		 : o.verify ? verify(&operands, &e)
+		 : o.verify ? verify_shards(&operands, &e)
 		 : o.decode ? prepare_decode(
 				      &operands, (enum split)(o.decode - 1), stdout, &e)
 		 : o.show      ? prepare_show(&operands, o.show_from, o.show, stdout, &e)
-		 : o.train_bpe ? train(&o, &operands, world, &e)
-			       : prepare(&o, &operands, world, &e);
+		 : o.train_bpe ? train_vocabulary(&o, &operands, world, &e)
+			       : prepare_shards(&o, &operands, world, &e);
 	if (rc) /* the same error on all ranks */
 		rc = world->rank ? e.code : err_print(&e);
 	else

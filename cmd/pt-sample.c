@@ -123,8 +123,9 @@ static int resolve_mesh(struct session *s, struct err *e)
 	const int64_t wanted[N_AXES] = {1, 1, s->o->fsdp, 1, s->o->tp};
 	int ranks = s->world->size;
 	if (ranks > 1 && s->o->tp == 1 && s->o->fsdp == 1)
-		return err_set(e, EX_USAGE, "%d ranks: --tp times --fsdp must be %d",
-			ranks, ranks);
+		return err_set(e, EX_USAGE,
+			"%d ranks need --tp or --fsdp, whose product must be %d", ranks,
+			ranks);
 	return mesh_resolve(wanted, ranks, s->degree, e);
 }
 
@@ -144,12 +145,12 @@ static int open_ckpt(struct session *s, const char *name, struct err *e)
 }
 
 /* Opens the chat template, and sets what ends a text. */
-static int open_texts(struct session *s, struct err *e)
+static int open_template_and_stops(struct session *s, struct err *e)
 {
 	const struct opts *o = s->o;
-	if (o->chat && !(s->chat = prompt_template(s->ckpt, o->chat_template, e)))
+	if (o->chat && !(s->chat = open_prompt_template(s->ckpt, o->chat_template, e)))
 		return -1;
-	return stops_find(&s->stops, s->ckpt, o->stop, s->chat, e);
+	return stops_init(&s->stops, s->ckpt, o->stop, s->chat, e);
 }
 
 /* Opens the checkpoint and its model. Collective, but ranks may return different errors. */
@@ -163,7 +164,7 @@ static int open_model(
 		return err_set(e, EX_DATAERR, "%s has no vocabulary", path);
 	if (s->o->allow_special && tokenizer_allow_special(&s->ckpt->tokenizer, e))
 		return err_prefix(e, "%s: ", path);
-	if (open_texts(s, e))
+	if (open_template_and_stops(s, e))
 		return -1;
 	if (options_parse_model(config, s->ckpt->config.s, e)) {
 		e->code = EX_DATAERR;
@@ -197,7 +198,7 @@ static int open_device(
 }
 
 /* Opens the model of a checkpoint and loads its parameters. Collective. */
-static int load(struct session *s, const char *name, struct err *e)
+static int load_model(struct session *s, const char *name, struct err *e)
 {
 	struct model_config config;
 	if (resolve_mesh(s, e)) /* all ranks have the same options */
@@ -210,6 +211,7 @@ static int load(struct session *s, const char *name, struct err *e)
 	return comm_agree(s->world, e);
 }
 
+/* Prints a line "token, tab, logit" per token of the vocabulary. */
 static void print_logits(const struct session *s, const struct decoder *g)
 {
 	const float *x = decoder_logits(g);
@@ -217,7 +219,7 @@ static void print_logits(const struct session *s, const struct decoder *g)
 		printf("%lld\t%a\n", (long long)i, (double)x[i]);
 }
 
-/* Prints text at once, without buffering. */
+/* Prints text and flushes standard output. */
 static int print_text(const char *p, size_t n, struct err *e)
 {
 	if (fwrite(p, 1, n, stdout) == n && !fflush(stdout))
@@ -235,21 +237,21 @@ static int print_once(const struct session *s, const char *p, size_t n, struct e
 
 /* Draws and prints token i of a text on rank 0. Returns its ID on all ranks; -1: the text has
  * ended, possibly by an error on rank 0. Collective. */
-static int64_t next_token(const struct session *s, struct decoder *g, uint64_t stream,
-	int64_t i, struct str *text, struct err *e)
+static int64_t draw_token(const struct session *s, struct decoder *decoder,
+	uint64_t stream, int64_t i, struct str *text, struct err *e)
 {
 	const struct opts *o = s->o;
-	const struct sampler how = {
+	const struct sampler sampler = {
 		o->temperature, o->top_k, o->top_p, (uint64_t)o->seed};
 	int64_t id = -1;
 	if (s->world->rank == 0) {
 		const char *stop = s->stops.text;
-		size_t before = text->len;
-		id = decoder_draw(g, &how, stream, i);
-		if (stops_at(&s->stops, id))
+		size_t old_length = text->len;
+		id = decoder_draw(decoder, &sampler, stream, i);
+		if (is_stop_token(&s->stops, id))
 			id = -1;
 		tokenizer_decode(&s->ckpt->tokenizer, id, text);
-		if (print_text(text->s + before, text->len - before, e) ||
+		if (print_text(text->s + old_length, text->len - old_length, e) ||
 			(stop && str_ends(text, stop)))
 			id = -1;
 	}
@@ -262,26 +264,26 @@ static int draw_text(
 	struct session *s, const uint32_t *ids, int64_t n, uint64_t stream, struct err *e)
 {
 	const struct opts *o = s->o;
-	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
+	struct decoder *decoder = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
 	scoped_str text = {0};
 	str_puts(&text, "");
-	decoder_feed(g, ids, n);
+	decoder_feed(decoder, ids, n);
 	if (o->logits && s->world->rank == 0)
-		print_logits(s, g);
+		print_logits(s, decoder);
 	for (int64_t i = 0; i < o->tokens && !o->logits; i++) {
-		int64_t next = next_token(s, g, stream, i, &text, e);
+		int64_t next = draw_token(s, decoder, stream, i, &text, e);
 		if (next < 0)
 			break;
 		uint32_t id = (uint32_t)next;
 		if (i + 1 < o->tokens)
-			decoder_feed(g, &id, 1);
+			decoder_feed(decoder, &id, 1);
 	}
-	decoder_close(g);
+	decoder_close(decoder);
 	return comm_agree(s->world, e);
 }
 
-/* Sets the beginning of a text without a prompt: a line break, or else token 0. */
-static int64_t begin_empty(const struct tokenizer *t, struct str *text, uint32_t **ids)
+/* Sets the tokens that replace an empty prompt: a line break, or token 0. Returns their number. */
+static int64_t encode_empty(const struct tokenizer *t, struct str *text, uint32_t **ids)
 {
 	str_clear(text);
 	str_putc(text, '\n');
@@ -299,16 +301,16 @@ struct prompt {
 	const char *text;
 	size_t len;
 	uint64_t number;
-	const char *from; /* its name in messages */
+	const char *from; /* name in messages, such as "line 2 of standard input" */
 };
 
 /* Warns once if a prompt has the text of a special token, which is not encoded as the token. */
-static void warn_special(struct session *s, const struct prompt *p)
+static void warn_special_token(struct session *s, const struct prompt *p)
 {
 	scoped_str name = {0};
 	if (s->o->allow_special || s->warned || s->world->rank)
 		return;
-	prompt_special(&s->ckpt->tokenizer, p->text, p->len, &name);
+	find_special_token(&s->ckpt->tokenizer, p->text, p->len, &name);
 	s->warned = name.len;
 	if (name.len)
 		warn("%s: the text '%s' of a special token becomes tokens of its characters%s",
@@ -323,17 +325,17 @@ static int64_t encode_prompt(struct session *s, const struct prompt *p, struct s
 	uint32_t **ids, struct err *e)
 {
 	const struct tokenizer *t = &s->ckpt->tokenizer;
-	warn_special(s, p);
+	warn_special_token(s, p);
 	if (s->chat)
-		return prompt_ask(s->chat, t, p->text, p->len, text, ids, e);
+		return encode_question(s->chat, t, p->text, p->len, text, ids, e);
 	if (!p->len)
-		return begin_empty(t, text, ids);
+		return encode_empty(t, text, ids);
 	str_add(text, p->text, p->len);
 	return tokenizer_encode_all(t, text->s, (int64_t)text->len, ids, e);
 }
 
 /* Draws all samples of a prompt, each with its own stream of random numbers. Collective. */
-static int sample(struct session *s, const struct prompt *p, struct err *e)
+static int sample_prompt(struct session *s, const struct prompt *p, struct err *e)
 {
 	scoped_str text = {0};
 	uint32_t *ids;
@@ -373,7 +375,7 @@ static int read_line(const struct session *s, struct str *out, struct err *e)
 	return 1;
 }
 
-/* Takes each line of standard input as a prompt. Collective. */
+/* Samples each line of standard input as a prompt. Collective. */
 static int sample_lines(struct session *s, struct err *e)
 {
 	scoped_str line = {0};
@@ -382,7 +384,7 @@ static int sample_lines(struct session *s, struct err *e)
 	for (uint64_t j = 0; (rc = read_line(s, &line, e)) > 0; j++) {
 		snprintf(from, sizeof(from), "line %llu of standard input",
 			(unsigned long long)j + 1);
-		if (sample(s, &(struct prompt){line.s, line.len, j, from}, e))
+		if (sample_prompt(s, &(struct prompt){line.s, line.len, j, from}, e))
 			return -1;
 	}
 	return rc;
@@ -394,19 +396,20 @@ static int run(struct session *s, const char *name, const char *prompt, struct e
 	const struct prompt only = {prompt, strlen(prompt), 0, "the prompt"};
 	if (s->world->size > 1)
 		signal(SIGPIPE, SIG_IGN); /* becomes an error, which ends all ranks */
-	int rc = load(s, name, e);
+	int rc = load_model(s, name, e);
 	if (!rc)
-		rc = !strcmp(prompt, "-") ? sample_lines(s, e) : sample(s, &only, e);
+		rc = !strcmp(prompt, "-") ? sample_lines(s, e)
+					  : sample_prompt(s, &only, e);
 	inference_close(&s->x);
 	comm_device_close();
 	device_close(&s->d);
 	chat_template_close(s->chat);
-	stops_free(&s->stops);
+	stops_release(&s->stops);
 	ckpt_close(s->ckpt);
 	return rc;
 }
 
-static void note_idle(const struct opts *o)
+static void note_idle_options(const struct opts *o)
 {
 	const struct opt_idle rows[] = {
 		{o->logits, "tokens temperature top-k top-p seed stop echo",
@@ -422,7 +425,7 @@ static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 static int check_options(const struct opts *o, int operands, struct err *e)
 {
 	if (operands < 1 || operands > 2)
-		return err_set(e, EX_USAGE, "give a checkpoint, and perhaps a prompt");
+		return err_set(e, EX_USAGE, "give a checkpoint and at most one prompt");
 	if (!o->chat && opts_given(&program, o, "chat"))
 		return err_set(e, EX_USAGE, "--chat: the text is empty");
 	if (o->chat && (operands == 2 || o->prompt))
@@ -450,7 +453,7 @@ int main(int argc, char **argv)
 	log_rank(s.world->rank, s.world->size, false);
 	int rc = comm_agree(s.world, &e);
 	if (!rc)
-		note_idle(&o);
+		note_idle_options(&o);
 	if (!rc)
 		rc = run(&s, argv[0],
 			n == 2	   ? argv[1]

@@ -29,10 +29,10 @@ static int open_model_or_explain(struct ckpt **c, const char *path, struct err *
 }
 
 static struct comm *world;
-static struct job_base found = {.open_model = open_model_or_explain};
-static bool agreed; /* all ranks have agreed on an error */
+static struct job_base base = {.open_model = open_model_or_explain};
+static bool has_agreed_error; /* all ranks have agreed on an error */
 
-/* Collective. Adds the options of a checkpoint; those given override them. */
+/* Appends the options of the checkpoint of --resume or --init-from to *text. Collective. */
 static int read_base_options(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
@@ -44,21 +44,21 @@ static int read_base_options(void *opts, struct str *text, struct err *e)
 	}
 	world = comm_open();
 	/* Ranks with wrong options do not come here: they agree in main(). */
-	agreed = true;
+	has_agreed_error = true;
 	if (comm_agree(world, e))
 		return -1;
 	int64_t has = o->resume || o->init_from;
 	if (comm_min_i64(world, has) != comm_max_i64(world, has))
 		return err_set(e, EX_USAGE,
-			"--resume or --init-from was given to some ranks only");
-	if (has && job_find_base(o, world, &found, e))
+			"--resume or --init-from: given to some ranks only; give it to all");
+	if (has && job_find_base(o, world, &base, e))
 		return -1;
-	agreed = false;
-	str_add(text, found.options.s, found.options.len);
+	has_agreed_error = false;
+	str_add(text, base.options.s, base.options.len);
 	return 0;
 }
 
-/* Is this an option that the weights do not determine? A model may be trained with another
+/* Returns true for an option that the weights do not determine. A model may be trained with another
  * context (and other rotary positions), dropout or epsilon. */
 static bool may_differ_from_weights(const char *key)
 {
@@ -73,13 +73,15 @@ static bool may_differ_from_weights(const char *key)
 /* Rejects options of the model that contradict --init-from, with both values. */
 static int check_model(const struct train_opts *o, struct err *e)
 {
-	scoped_str given = {0}, model = {0}, all = {0}, differ = {0};
-	const struct conf_text a = {&model, o->init_from}, b = {&all, "options"};
+	scoped_str given = {0}, model = {0}, options = {0}, differences = {0};
+	const struct conf_text from_weights = {&model, o->init_from},
+			       from_options = {&options, "options"};
 	opts_print(&train_program, o, OPT_MODEL, 0, &given);
-	int rc = convert_options(found.options.s, 1, &model, e) ||
-		 convert_options(given.s, 1, &all, e) ||
-		 conf_diff(&a, &b, "--", " is", ", but the run's is ", &differ, e);
-	for (char *line = differ.s, *end; !rc && line && *line; line = end + 1) {
+	int rc = convert_options(base.options.s, 1, &model, e) ||
+		 convert_options(given.s, 1, &options, e) ||
+		 conf_diff(&from_weights, &from_options, "--", " is",
+			 ", but the run's is ", &differences, e);
+	for (char *line = differences.s, *end; !rc && line && *line; line = end + 1) {
 		end = strchr(line, '\n');
 		*end = '\0';
 		if (!may_differ_from_weights(line + 2))
@@ -89,7 +91,7 @@ static int check_model(const struct train_opts *o, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Parses the options; operands are data. */
+/* Parses and checks the options, with the options of a checkpoint. Operands become --data. */
 static int parse_options(struct train_opts *o, int argc, char **argv, struct err *e)
 {
 	struct program program = train_program;
@@ -100,18 +102,18 @@ static int parse_options(struct train_opts *o, int argc, char **argv, struct err
 		return -1;
 	for (int i = 0; i < n; i++)
 		strs_add(&o->data, argv[i]);
-	if (o->resume || found.start_over) {
-		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
+	if (o->resume || base.start_over) {
+		if (base.resume && o->init_from && !strcmp(o->resume, "auto"))
 			o->init_from = NULL; /* the run exists and is resumed */
-		o->resume = found.resume;
-		o->resolved.from_workers = found.workers;
+		o->resume = base.resume;
+		o->resolved.from_workers = base.workers;
 	}
 	return options_check(o, e) || (o->init_from && check_model(o, e)) ? -1 : 0;
 }
 
 int main(int argc, char **argv)
 {
-	const double began = clock_seconds();
+	const double begin = clock_seconds();
 	struct train_opts o = {0};
 	struct err e = {0};
 	scoped_str command = {0};
@@ -121,18 +123,19 @@ int main(int argc, char **argv)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
 	parse_options(&o, argc, argv, &e);
 	file_spool_limit(o.spool_limit);
-	/* An error on one rank ends all, e.g. a wrong option in the environment of one host. */
+	/* An error on one rank ends all ranks, such as a wrong option in the environment of one
+	 * host. */
 	if (!world)
 		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);
 	int rc;
-	if (agreed || comm_agree(world, &e)) {
+	if (has_agreed_error || comm_agree(world, &e)) {
 		opts_add_origins(&train_program, &o, &e);
 		rc = world->rank ? e.code : err_print(&e);
 	} else {
 		comm_watchdog(world, o.watchdog);
 		o.threads = backend_threads(o.threads);
-		rc = job_run(&o, &found, world, command.s, began);
+		rc = job_run(&o, &base, world, command.s, begin);
 	}
 	comm_close(world);
 	return rc;

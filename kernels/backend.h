@@ -59,7 +59,7 @@ static inline void device_init(struct device *d, enum device_kind kind,
 {
 	/* Logits computed at a time: enough to keep a whole GPU busy. */
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
-	bool gpu = kind == DEVICE_CUDA;
+	bool is_gpu = kind == DEVICE_CUDA;
 	memset(d, 0, sizeof(*d));
 	d->k = k;
 	d->ops = ops;
@@ -67,8 +67,8 @@ static inline void device_init(struct device *d, enum device_kind kind,
 	d->model = "";
 	d->exact = true;
 	d->threads = 1;
-	d->discrete = gpu;
-	d->tile_bytes = gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
+	d->discrete = is_gpu;
+	d->tile_bytes = is_gpu ? GPU_TILE_BYTES : CPU_TILE_BYTES;
 }
 
 /* ---- the CUDA plugin --------------------------------------------------------------- */

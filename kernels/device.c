@@ -10,9 +10,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* ---- the CUDA plugin -------------------------------------------------------------- */
-
-/* Finds $PT_CUDA, or the plugin in the program's directory or in ../lib/pt; -1: not found. */
+/* Sets *path to $PT_CUDA, or the plugin next to the program or in ../lib/pt; -1: not found. */
 static int find_plugin(struct str *path)
 {
 	static const char *const places[] = {"pt-cuda.so", "../lib/pt/pt-cuda.so"};
@@ -36,8 +34,8 @@ static int find_plugin(struct str *path)
 	return -1;
 }
 
-/* Sets *e; returns 1 if pt was built without CUDA, which alone is not worth a message. */
-static int plugin_missing(const struct str *path, struct err *e)
+/* Sets *e. Returns 1 if pt was built without CUDA, which matters only if a GPU was requested. */
+static int plugin_missing_error(const struct str *path, struct err *e)
 {
 	const char *env = getenv("PT_CUDA");
 	if (env && *env)
@@ -55,7 +53,7 @@ struct cuda_plugin {
 	device_finder *gpu;
 };
 
-static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struct err *e)
+static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct err *e)
 {
 	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
 	void *open = dlsym(lib, "pt_cuda_open"), *gpu = dlsym(lib, "pt_cuda_gpu");
@@ -78,7 +76,7 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	scoped_str path = {0};
 	int rc;
 	if (find_plugin(&path)) {
-		rc = plugin_missing(&path, e);
+		rc = plugin_missing_error(&path, e);
 	} else {
 		/* One queue per stream: a stream that waits for a GPU must not delay others. */
 		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -91,7 +89,7 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 				"directory nvidia/cu13/lib must be in LD_LIBRARY_PATH",
 				dlerror());
 		else
-			rc = load_plugin(h, lib, path.s, e);
+			rc = get_plugin(h, lib, path.s, e);
 	}
 	return rc;
 }
@@ -104,7 +102,7 @@ static bool has_driver(void)
 	return (env && *env) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* Errors are ignored: device_open() reports them. */
+/* Ignores errors, which device_open() reports. */
 uint64_t device_gpu_id(int rank)
 {
 	struct cuda_plugin h;
@@ -131,30 +129,28 @@ uint64_t device_plugin_hash(void)
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e)
 {
-	struct err why = {0};
+	struct err error = {0};
 	*d = (struct device){0};
 	if (kind == DEVICE_CUDA || (kind == DEVICE_AUTO && has_driver())) {
-		struct device_options with = *o;
-		with.alone |= kind == DEVICE_AUTO;
+		struct device_options opts = *o;
+		opts.alone |= kind == DEVICE_AUTO;
 		struct cuda_plugin h;
-		int rc = open_plugin(&h, &why);
+		int rc = open_plugin(&h, &error);
 		if (!rc)
-			rc = h.open(d, &with, &why);
+			rc = h.open(d, &opts, &error);
 		if (!rc)
 			return 0;
 		if (kind == DEVICE_CUDA) {
 			*d = (struct device){0};
-			*e = why;
+			*e = error;
 			return err_prefix(e, "device=cuda: ");
 		}
 		if (rc < 0)
-			info("no GPU is used: %s", why.msg);
+			info("no GPU is used: %s", error.msg);
 	}
 	device_open_cpu(d, o->threads);
 	return 0;
 }
-
-/* ---- the functions of a device ------------------------------------------------------ */
 
 void device_close(struct device *d)
 {

@@ -71,7 +71,7 @@ struct device_options {
 	bool alone;
 };
 
-/* DEVICE_AUTO: opens a GPU that no other rank uses, else the CPU. -1 with *e set: failed. */
+/* Opens a device; DEVICE_AUTO: a GPU that no other rank uses, else the CPU. -1: failed, *e set. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e);
 void device_close(struct device *d);
@@ -183,10 +183,11 @@ void device_graph_drop(struct device *d);
 /* ---- algorithms of matmuls ----------------------------------------------------------- */
 
 /* Appends the cuBLASLt algorithms chosen so far as text, one line per shape. They determine the
- * bits of results. take: uses the algorithms of such a text from now on; if several lines have
- * the same shape, the first one counts. Lines of another GPU model or cuBLASLt version are
- * ignored with a warning. -1: the text is malformed. */
+ * bits of results. */
 void device_algorithms(struct device *d, struct str *out);
+/* Uses the algorithms of such a text from now on; if several lines have the same shape, the first
+ * one counts. Ignores lines of another GPU model or cuBLASLt version, with a warning. Returns -1
+ * if the text is malformed. */
 int device_set_algorithms(struct device *d, const char *text, struct err *e);
 /* Forgets the chosen algorithms and stops benchmarking: shapes without an algorithm in a text
  * then use cuBLASLt's first choice, which is the same on every rank. */

@@ -8,9 +8,9 @@
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u
 
-static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
+static inline uint32_t select_bits(bool condition, uint32_t a, uint32_t b)
 {
-	uint32_t mask = 0u - (uint32_t)which;
+	uint32_t mask = 0u - (uint32_t)condition;
 	return (a & mask) | (b & ~mask);
 }
 
@@ -46,20 +46,20 @@ static inline float round_bf16(float x)
 	return float_of(select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
-/* The difference of the exponent biases, shifted to the place of fp32's exponent. */
+/* Returns the difference of the exponent biases, shifted to the place of fp32's exponent. */
 static inline uint32_t dtype_rebias(const struct dtype_row f)
 {
 	return bits_of(f.min_normal) - (1u << 23);
 }
 
-/* The bits of infinity without the sign, or of the NaN of e4m3, which has no infinity. Larger bits
- * are NaN. */
+/* Returns the bits of infinity without the sign, or of the NaN of e4m3, which has no infinity.
+ * Larger bits are NaN. */
 static inline uint32_t dtype_beyond(enum dtype t, const struct dtype_row f)
 {
 	return t == DT_E4M3 ? 0x7f : (1u << (f.bits - 1)) - (1u << f.fraction_bits);
 }
 
-/* The number with these bits in a 16-bit or 8-bit format. Subnormals: multiples of the smallest. */
+/* Returns the number with these bits. Subnormal numbers are multiples of the smallest. */
 static inline float widen_bits(uint32_t u, enum dtype t)
 {
 	const struct dtype_row f = dtype_table[t];
@@ -75,7 +75,7 @@ static inline float widen_bits(uint32_t u, enum dtype t)
 	return float_of(r | sign << 31);
 }
 
-/* The bits of a number, rounded to a 16-bit or 8-bit format. */
+/* Returns the bits of a number, rounded to a 16-bit or 8-bit format. */
 static inline uint32_t narrow_bits(float x, enum dtype t)
 {
 	const struct dtype_row f = dtype_table[t];

@@ -6,13 +6,13 @@ struct device_span {
 	size_t n_bytes;
 };
 
-static void span_add(struct device *d, const void *p, size_t n_bytes)
+static void add_span(struct device *d, const void *p, size_t n_bytes)
 {
 	d->spans = xrealloc(d->spans, (size_t)(d->n_spans + 1) * sizeof(*d->spans));
 	d->spans[d->n_spans++] = (struct device_span){p, n_bytes};
 }
 
-static void span_remove(struct device *d, const void *p)
+static void remove_span(struct device *d, const void *p)
 {
 	for (int i = 0; i < d->n_spans; i++) {
 		if (d->spans[i].begin != p)
@@ -38,14 +38,14 @@ void device_arena_over(
 	struct device *d, struct arena *a, const char *name, void *base, size_t n_bytes)
 {
 	arena_over(a, name, base, n_bytes);
-	span_add(d, base, n_bytes);
+	add_span(d, base, n_bytes);
 	d->taken_bytes += (int64_t)n_bytes;
 	d->peak_bytes = max64(d->peak_bytes, d->taken_bytes);
 }
 
 void device_arena_forget(struct device *d, struct arena *a)
 {
-	span_remove(d, a->base);
+	remove_span(d, a->base);
 	d->taken_bytes -= (int64_t)a->size_bytes;
 	*a = (struct arena){0};
 }

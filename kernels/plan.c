@@ -12,7 +12,7 @@ void device_plan_record(struct device *d, struct kernel_calls *calls)
 	d->impl = calls;
 }
 
-/* The type of the operands of a matmul or of attention. */
+/* Returns the type of the operands of a matmul or of attention. */
 static enum dtype operand_type(const struct kernel_call *c)
 {
 	enum { DOUT = 3 };
@@ -20,7 +20,7 @@ static enum dtype operand_type(const struct kernel_call *c)
 }
 
 /* Returns the bytes that a kernel reads and writes: the sizes of its matrices, with exceptions. */
-static double moved_bytes(const struct kernel_call *c)
+static double traffic_bytes(const struct kernel_call *c)
 {
 	const double f32 = sizeof(float), size = (double)mat_size(c->m[0]);
 	double all = 0;
@@ -57,20 +57,20 @@ static double moved_bytes(const struct kernel_call *c)
 }
 
 /* Adds the time that the call would take to the planned device's time. */
-static void add_time(struct device *d, const struct kernel_call *c)
+static void add_call_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;
-	double flops = d->flops - s->counted, bytes = moved_bytes(c) / s->memory;
-	bool attention = c->kernel == KERNEL_attn_fwd || c->kernel == KERNEL_attn_bwd;
-	double rate =
-		attention && s->attention > 0 ? s->attention : s->flops[operand_type(c)];
+	double flops = d->flops - s->counted, bytes = traffic_bytes(c) / s->memory;
+	bool is_attention = c->kernel == KERNEL_attn_fwd || c->kernel == KERNEL_attn_bwd;
+	double rate = is_attention && s->attention > 0 ? s->attention
+						       : s->flops[operand_type(c)];
 	double work = flops > 0 ? flops / rate : 0;
 	s->seconds += work > bytes ? work : bytes;
 	s->counted = d->flops;
 }
 
 /* Returns true if the kernel supports matrices with a stride. */
-static bool takes_columns(enum kernel_id id)
+static bool supports_stride(enum kernel_id id)
 {
 	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
 	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
@@ -79,11 +79,11 @@ static bool takes_columns(enum kernel_id id)
 static void record_call(struct device *d, const struct kernel_call *c)
 {
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
-		BUG_ON(c->m[i].stride && !takes_columns(c->kernel));
+		BUG_ON(c->m[i].stride && !supports_stride(c->kernel));
 	if (d->impl)
 		kernel_calls_add(d->impl, c);
 	if (d->speed)
-		add_time(d, c);
+		add_call_time(d, c);
 }
 
 #define NOTE(name, ...) record_call(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__})
@@ -100,17 +100,18 @@ static void count_matmul(struct device *d, struct mat y, struct mat x, struct ma
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-/* Returns the number of pairs (i, j) in [0, n)^2 with i - j >= least. */
-static double pairs_apart(double n, double least)
+/* Returns the number of pairs (i, j) in [0, n)^2 with i - j >= distance. */
+static double count_pairs_apart(double n, double distance)
 {
-	if (least <= 0) /* all pairs except j - i >= 1 - least */
-		return n * n - (least > -n ? (n + least - 1) * (n + least) / 2 : 0);
-	return least < n ? (n - least) * (n - least + 1) / 2 : 0;
+	if (distance <= 0) /* all pairs except j - i >= 1 - distance */
+		return n * n -
+		       (distance > -n ? (n + distance - 1) * (n + distance) / 2 : 0);
+	return distance < n ? (n - distance) * (n - distance + 1) / 2 : 0;
 }
 
 /* Returns the number of scores between two chunks that the causal mask and the window keep. A chunk
  * has two runs of positions, which may be adjacent, or one if its length is odd. */
-static double unmasked_scores(const struct attn *a)
+static double count_unmasked_scores(const struct attn *a)
 {
 	double n = 0;
 	int runs = a->q_rows % 2 ? 1 : 2;
@@ -118,9 +119,9 @@ static double unmasked_scores(const struct attn *a)
 		for (int j = 0; j < runs; j++) {
 			double len = (double)a->q_rows / runs;
 			double apart = (double)(a->q_first[i] - a->k_first[j]);
-			n += pairs_apart(len, -apart);
+			n += count_pairs_apart(len, -apart);
 			if (a->window)
-				n -= pairs_apart(len, (double)a->window - apart);
+				n -= count_pairs_apart(len, (double)a->window - apart);
 		}
 	}
 	return n * (double)(a->batch * a->heads);
@@ -148,10 +149,10 @@ static double unmasked_scores(const struct attn *a)
 #define NOTE_head_norm_bwd_x	NOTE(head_norm_bwd_x, .m = {dx, dy, x, gamma})
 #define NOTE_head_norm_bwd_w	NOTE(head_norm_bwd_w, .m = {dgamma, dy, x})
 #define NOTE_rope		NOTE(rope, .m = {x, rope}, .n = {dim, sign < 0})
-#define NOTE_attn_fwd		d->flops += 4.0 * unmasked_scores(attn) * (double)attn->dim; /* q k^T, p v */ \
+#define NOTE_attn_fwd		d->flops += 4.0 * count_unmasked_scores(attn) * (double)attn->dim; /* q k^T, p v */ \
 				NOTE(attn_fwd, .m = {o, q, k, v}, .n = {begin && end}, \
 					.p = attn->drop.p, .attn = *attn)
-#define NOTE_attn_bwd		d->flops += 10.0 * unmasked_scores(attn) * (double)attn->dim; \
+#define NOTE_attn_bwd		d->flops += 10.0 * count_unmasked_scores(attn) * (double)attn->dim; \
 				/* q k^T recomputed, dv, dp, dq, dk */ \
 				NOTE(attn_bwd, .m = {dq, dk, dv, dout, o, q, k, v}, .n = {begin}, \
 					.p = attn->drop.p, .attn = *attn)
@@ -240,7 +241,7 @@ static void plan_move(struct device *d, void *to, const void *from, size_t n_byt
 }
 #pragma GCC diagnostic pop
 
-/* The CPU's function table, except for the functions that access device memory. */
+/* Uses the function table of the CPU, except for the functions that access device memory. */
 void device_open_plan(struct device *d, enum device_kind kind)
 {
 	static const struct kernels kernels = {

@@ -13,7 +13,7 @@ static const char *kernel_name(enum kernel_id id)
 	return names[id];
 }
 
-static void attn_text(struct str *out, const struct attn *a)
+static void append_attn_text(struct str *out, const struct attn *a)
 {
 	str_printf(out,
 		" heads %lld/%lld of %lld, rows %lld of %lld,%lld keys %lld of "
@@ -27,7 +27,7 @@ static void attn_text(struct str *out, const struct attn *a)
 		str_printf(out, " window %lld", (long long)a->window);
 }
 
-static void mat_text(struct str *out, const struct mat *m)
+static void append_mat_text(struct str *out, const struct mat *m)
 {
 	str_printf(out, " [%lld,%lld", (long long)m->rows, (long long)m->cols);
 	if (m->stride)
@@ -42,14 +42,14 @@ void call_text(struct str *out, const struct kernel_call *c)
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++) {
 		const struct mat *m = &c->m[i];
 		if (m->p || m->transposed)
-			mat_text(out, m);
+			append_mat_text(out, m);
 		else if (i + 1 < ARRAY_LEN(c->m) && m[1].p)
 			str_puts(out, " -");
 	}
 	for (size_t i = 0; i < ARRAY_LEN(c->n); i++)
 		str_printf(out, "%s%lld", i ? "," : " ", (long long)c->n[i]);
 	if (c->attn.dim)
-		attn_text(out, &c->attn);
+		append_attn_text(out, &c->attn);
 	if (c->p > 0)
 		str_printf(out, " dropout %g", (double)c->p);
 }
@@ -92,8 +92,6 @@ void kernel_calls_free(struct kernel_calls *x)
 	*x = (struct kernel_calls){0};
 }
 
-/* ---- results and operands ------------------------------------------------------------ */
-
 struct trial_pair add_result(struct trial *t, const char *what, struct trial_pair x)
 {
 	BUG_ON(t->n_results == MAX_RESULTS);
@@ -108,19 +106,20 @@ struct trial_pair add_vector(struct trial *t, const char *what, int64_t n)
 	return add_result(t, what, pair_blank_vector(t, n));
 }
 
+/* Makes the operands in `names`: "-" none; suffix "!" a blank result, suffix "+" a random one. */
 void make_operands_with_rows(struct trial *t, const char *names, int64_t rows)
 {
-	char name[sizeof(t->results[0].what)], how;
+	char name[sizeof(t->results[0].what)], suffix;
 	for (int i = 0, n; sscanf(names, " %15[a-z-]%n", name, &n) == 1; i++) {
 		struct mat shape = call_shape(t, i);
 		names += n;
-		how = *names;
+		suffix = *names;
 		if (shape.rows > 1)
 			shape.rows = rows ? rows : limit_rows(shape);
 		if (*name != '-')
-			t->m[i] = how == '!' ? pair_blank(t, shape)
-					     : pair_random(t, shape, 1);
-		if (how == '!' || how == '+') {
+			t->m[i] = suffix == '!' ? pair_blank(t, shape)
+						: pair_random(t, shape, 1);
+		if (suffix == '!' || suffix == '+') {
 			add_result(t, name, t->m[i]);
 			names++;
 		}
@@ -132,7 +131,7 @@ void make_operands(struct trial *t, const char *names)
 	make_operands_with_rows(t, names, 0);
 }
 
-int64_t rows_of(const struct trial *t, int i)
+int64_t operand_rows(const struct trial *t, int i)
 {
 	return t->m[i].m[CPU].rows;
 }
@@ -144,11 +143,9 @@ void trial_check_results(struct trial *t)
 	t->n_results = 0;
 }
 
-/* ---- running all trials ------------------------------------------------------------- */
-
 /* Returns the relative rounding error of a type: tf32's for fp32 on a device that is not exact. fp8
  * operands are equal on both sides, and results are not rounded to fp8. */
-static double rounding_of(const struct device *d, enum dtype type)
+static double rounding_error(const struct device *d, enum dtype type)
 {
 	if (type == DT_F32)
 		return d->exact ? 0 : 0x1p-10;
@@ -161,7 +158,8 @@ void trial_run(struct trial *t, const struct kernel_call *c, const struct tolera
 	size_t marks[SIDES];
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
 		if (c->m[i].p)
-			rounding = fmax(rounding, rounding_of(t->d[GPU], c->m[i].type));
+			rounding =
+				fmax(rounding, rounding_error(t->d[GPU], c->m[i].type));
 	t->c = c;
 	t->allowed = o->exact + o->roundings * rounding;
 	t->stored = o->stored;
@@ -200,6 +198,7 @@ void trial_begin(struct trial *t)
 		t->staging[s] = arena_floats(t->memory[s], STAGED);
 }
 
+/* Measures memory and work by running the trials on planning devices. */
 void selftest_measure(const struct kernel_calls *calls, struct selftest_work *w)
 {
 	struct device plan[SIDES];

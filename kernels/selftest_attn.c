@@ -11,11 +11,11 @@ struct attn_pair {
 	struct attn a[SIDES];	 /* for the key/value chunk of the call */
 	struct attn self[SIDES]; /* for the queries' own chunk, the first one */
 	struct trial_pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
-	bool whole;				 /* there is only one chunk */
+	bool is_one_chunk;			 /* there is only one chunk */
 };
 
 /* Returns a number of rows for which the CPU's forward takes a fraction of a second. */
-static int64_t rows_within(const struct attn *a)
+static int64_t affordable_rows(const struct attn *a)
 {
 	const double enough = 2e9;
 	enum { MIN_ROWS = 448 };
@@ -24,12 +24,13 @@ static int64_t rows_within(const struct attn *a)
 }
 
 /* Scales the first positions of a chunk's runs from run length `from` to run length `to`. */
-static void move_runs(int64_t first[2], int64_t from, int64_t to)
+static void scale_runs(int64_t first[2], int64_t from, int64_t to)
 {
 	for (int i = 0; i < 2; i++)
 		first[i] = first[i] / max64(1, from) * to;
 }
 
+/* Returns the arguments of a smaller call: fewer sequences, groups of heads and rows. */
 static struct attn shrink_attn(const struct attn *c)
 {
 	enum { SEQUENCES = 2, GROUPS = 2, FIRST_HEAD = 3 };
@@ -38,9 +39,9 @@ static struct attn shrink_attn(const struct attn *c)
 	a.batch = min64(c->batch, SEQUENCES);
 	a.kv_heads = min64(c->kv_heads, GROUPS);
 	a.heads = a.kv_heads * per_group;
-	a.q_rows = a.k_rows = limit_size(c->q_rows, rows_within(&a));
-	move_runs(a.q_first, c->q_rows / runs, a.q_rows / runs);
-	move_runs(a.k_first, c->k_rows / runs, a.k_rows / runs);
+	a.q_rows = a.k_rows = limit_size(c->q_rows, affordable_rows(&a));
+	scale_runs(a.q_first, c->q_rows / runs, a.q_rows / runs);
+	scale_runs(a.k_first, c->k_rows / runs, a.k_rows / runs);
 	if (c->window) /* the same fraction of the rows */
 		a.window = ceil_div(c->window * a.q_rows, c->q_rows);
 	a.first_head = FIRST_HEAD;
@@ -49,7 +50,7 @@ static struct attn shrink_attn(const struct attn *c)
 
 /* Returns the number of GPU sequences: enough for several tiles per block, if the run has so many.
  * Dropout and documents would not repeat, and their kernels have one block per tile. */
-static int64_t sequences_of(const struct attn *run, const struct attn *a)
+static int64_t gpu_sequences(const struct attn *run, const struct attn *a)
 {
 	enum { TILE = 192, TILES = 400 };
 	int64_t tiles = a->heads * ceil_div(a->q_rows, TILE);
@@ -60,7 +61,7 @@ static int64_t sequences_of(const struct attn *run, const struct attn *a)
 }
 
 /* Returns the shape of matrix i of the call, for `heads` heads and the rows of *a. */
-static struct mat heads_like(
+static struct mat heads_shape(
 	const struct trial *t, int i, const struct attn *a, int64_t heads)
 {
 	struct mat m = t->c->m[i];
@@ -70,25 +71,25 @@ static struct mat heads_like(
 	return m;
 }
 
-static struct trial_pair random_heads(
+static struct trial_pair make_random_heads(
 	struct trial *t, int i, const struct attn_pair *x, int64_t heads, double scale)
 {
-	struct mat like = heads_like(t, i, &x->a[GPU], heads);
+	struct mat like = heads_shape(t, i, &x->a[GPU], heads);
 	struct trial_pair y = pair_repeated(
 		t, like, x->a[CPU].batch * x->a[CPU].q_rows, like.cols, scale);
 	pair_send(t, y);
 	return y;
 }
 
-static struct trial_pair blank_heads(
+static struct trial_pair make_blank_heads(
 	struct trial *t, int i, const struct attn_pair *x, int64_t heads)
 {
-	return pair_blank_rows(t, heads_like(t, i, &x->a[GPU], heads),
+	return pair_blank_rows(t, heads_shape(t, i, &x->a[GPU], heads),
 		x->a[CPU].batch * x->a[CPU].q_rows);
 }
 
 /* Makes a blank vector with one element per query and head. */
-static struct trial_pair blank_state(struct trial *t, const struct attn_pair *x)
+static struct trial_pair make_blank_state(struct trial *t, const struct attn_pair *x)
 {
 	const struct attn *a = x->a;
 	return pair_blank_rows(t,
@@ -96,7 +97,7 @@ static struct trial_pair blank_state(struct trial *t, const struct attn_pair *x)
 }
 
 /* Makes the starts of documents: every second sequence has short documents, the others have one. */
-static struct trial_pair starts_of(struct trial *t, const struct attn *a)
+static struct trial_pair make_starts(struct trial *t, const struct attn *a)
 {
 	enum { SHORT = 97 };
 	int64_t n = a->batch * a->q_rows, runs = a->q_rows % 2 ? 1 : 2;
@@ -110,52 +111,53 @@ static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 }
 
 /* Makes the operands; q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
-static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
+static struct attn_pair make_attn_pair(struct trial *t, int q_at, bool is_one_chunk)
 {
 	struct attn a = shrink_attn(&t->c->attn);
-	struct attn_pair x = {.a = {a, a}, .whole = whole};
-	struct dropouts o = dropouts_of(t, a.q_rows);
+	struct attn_pair x = {.a = {a, a}, .is_one_chunk = is_one_chunk};
+	struct dropouts o = make_dropouts(t, a.q_rows);
 	struct trial_pair start = {0};
 	if (a.start)
-		start = starts_of(t, &a);
+		start = make_starts(t, &a);
 	for (enum side s = GPU; s < SIDES; s++) {
 		x.a[s].drop = o.d[s];
 		x.a[s].start = start.m[s].p;
 		if (s == GPU)
-			x.a[s].batch = sequences_of(&t->c->attn, &a);
+			x.a[s].batch = gpu_sequences(&t->c->attn, &a);
 		x.self[s] = x.a[s];
 		for (int i = 0; i < 2; i++)
 			x.self[s].k_first[i] = a.q_first[i];
 	}
-	x.q = random_heads(t, q_at, &x, a.heads, 1.5);
-	x.k = random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
-	x.v = random_heads(t, q_at + 2, &x, a.kv_heads, 1);
+	x.q = make_random_heads(t, q_at, &x, a.heads, 1.5);
+	x.k = make_random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
+	x.v = make_random_heads(t, q_at + 2, &x, a.kv_heads, 1);
 	x.own_k = x.k;
 	x.own_v = x.v;
-	if (!whole) {
-		x.own_k = random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
-		x.own_v = random_heads(t, q_at + 2, &x, a.kv_heads, 1);
+	if (!is_one_chunk) {
+		x.own_k = make_random_heads(t, q_at + 1, &x, a.kv_heads, 1.5);
+		x.own_v = make_random_heads(t, q_at + 2, &x, a.kv_heads, 1);
 	}
 	return x;
 }
 
-static void forward(struct trial *t, struct attn_pair *x, struct trial_pair o,
+/* Runs the forward on both sides: for the own chunk first, if the call has another one. */
+static void run_forward(struct trial *t, struct attn_pair *x, struct trial_pair o,
 	struct trial_pair max, struct trial_pair sum)
 {
-	if (!x->whole)
+	if (!x->is_one_chunk)
 		BOTH(t, attn_fwd, &x->self[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s],
 			x->own_k.m[s], x->own_v.m[s], true, false);
 	BOTH(t, attn_fwd, &x->a[s], o.m[s], max.m[s].p, sum.m[s].p, x->q.m[s], x->k.m[s],
-		x->v.m[s], x->whole, true);
+		x->v.m[s], x->is_one_chunk, true);
 }
 
 void try_attn_fwd(struct trial *t)
 {
-	struct attn_pair x = attn_pair_of(t, 1, t->c->n[0]);
+	struct attn_pair x = make_attn_pair(t, 1, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
-	struct trial_pair o = blank_heads(t, 0, &x, a->heads);
-	struct trial_pair max = blank_state(t, &x), sum = blank_state(t, &x);
-	forward(t, &x, o, max, sum);
+	struct trial_pair o = make_blank_heads(t, 0, &x, a->heads);
+	struct trial_pair max = make_blank_state(t, &x), sum = make_blank_state(t, &x);
+	run_forward(t, &x, o, max, sum);
 	trial_check(t, "o", o);
 	trial_check(t, "log-sum-exp", max);
 }
@@ -164,13 +166,13 @@ struct attn_grads {
 	struct trial_pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
 };
 
-static void backward(
+static void run_backward(
 	struct trial *t, const struct attn_pair *x, const struct attn_grads *g)
 {
 	BOTH(t, attn_bwd, &x->self[s], g->dq.m[s], g->own_dk.m[s], g->own_dv.m[s],
 		g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p, x->q.m[s],
 		x->own_k.m[s], x->own_v.m[s], true);
-	if (!x->whole)
+	if (!x->is_one_chunk)
 		BOTH(t, attn_bwd, &x->a[s], g->dq.m[s], g->dk.m[s], g->dv.m[s],
 			g->delta.m[s].p, g->dout.m[s], g->o.m[s], g->lse.m[s].p,
 			x->q.m[s], x->k.m[s], x->v.m[s], false);
@@ -185,7 +187,7 @@ static struct attn_grads join_columns(struct trial *t, struct attn_grads g)
 		return g;
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
 		cols += parts[i]->cols;
-	const struct mat all = wider(t, *parts[0], cols);
+	const struct mat all = blank_with_columns(t, *parts[0], cols);
 	for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
 		*parts[i] = mat_cols(all, at, parts[i]->cols);
 		at += parts[i]->cols;
@@ -193,6 +195,7 @@ static struct attn_grads join_columns(struct trial *t, struct attn_grads g)
 	return g;
 }
 
+/* Checks a gradient, which the GPU wrote to `written`: columns of a wider matrix, or `own`. */
 static void check_gradient(
 	struct trial *t, const char *what, struct trial_pair own, struct mat written)
 {
@@ -202,36 +205,36 @@ static void check_gradient(
 	trial_check(t, what, own);
 }
 
-/* Both sides get the forward's results from the CPU. */
+/* Tests the backward, with the results of the forward from the CPU on both sides. */
 void try_attn_bwd(struct trial *t)
 {
-	struct attn_pair x = attn_pair_of(t, 5, t->c->n[0]);
+	struct attn_pair x = make_attn_pair(t, 5, t->c->n[0]);
 	const struct attn *a = &x.a[CPU];
 	struct device *cpu = t->d[CPU];
-	struct trial_pair sum = blank_state(t, &x);
-	struct attn_grads g = {.dq = blank_heads(t, 0, &x, a->heads),
-		.dk = random_heads(t, 1, &x, a->kv_heads, 1),
-		.dv = random_heads(t, 2, &x, a->kv_heads, 1),
-		.own_dk = blank_heads(t, 1, &x, a->kv_heads),
-		.own_dv = blank_heads(t, 2, &x, a->kv_heads),
-		.dout = random_heads(t, 3, &x, a->heads, 1),
-		.o = blank_heads(t, 4, &x, a->heads),
-		.lse = blank_state(t, &x),
-		.delta = blank_state(t, &x)};
-	if (!x.whole)
+	struct trial_pair sum = make_blank_state(t, &x);
+	struct attn_grads g = {.dq = make_blank_heads(t, 0, &x, a->heads),
+		.dk = make_random_heads(t, 1, &x, a->kv_heads, 1),
+		.dv = make_random_heads(t, 2, &x, a->kv_heads, 1),
+		.own_dk = make_blank_heads(t, 1, &x, a->kv_heads),
+		.own_dv = make_blank_heads(t, 2, &x, a->kv_heads),
+		.dout = make_random_heads(t, 3, &x, a->heads, 1),
+		.o = make_blank_heads(t, 4, &x, a->heads),
+		.lse = make_blank_state(t, &x),
+		.delta = make_blank_state(t, &x)};
+	if (!x.is_one_chunk)
 		cpu->k->attn_fwd(cpu, &x.self[CPU], g.o.m[CPU], g.lse.m[CPU].p,
 			sum.m[CPU].p, x.q.m[CPU], x.own_k.m[CPU], x.own_v.m[CPU], true,
 			false);
 	cpu->k->attn_fwd(cpu, &x.a[CPU], g.o.m[CPU], g.lse.m[CPU].p, sum.m[CPU].p,
-		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
+		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.is_one_chunk, true);
 	pair_send(t, g.o);
 	pair_send(t, g.lse);
 	const struct attn_grads all = join_columns(t, g);
-	backward(t, &x, &all);
+	run_backward(t, &x, &all);
 	check_gradient(t, "dq", g.dq, all.dq.m[GPU]);
 	check_gradient(t, "dk", g.own_dk, all.own_dk.m[GPU]);
 	check_gradient(t, "dv", g.own_dv, all.own_dv.m[GPU]);
-	if (!x.whole) {
+	if (!x.is_one_chunk) {
 		trial_check(t, "dk of another chunk", g.dk);
 		trial_check(t, "dv of another chunk", g.dv);
 	}

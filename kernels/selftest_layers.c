@@ -8,7 +8,8 @@ enum { FIRST = 3 }; /* the token of row 0; other slices have the tokens before i
 void try_embed_fwd(struct trial *t)
 {
 	make_operands(t, "y+ w");
-	struct trial_pair ids = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1) + 2 * FIRST);
+	struct trial_pair ids =
+		pair_ints(t, operand_rows(t, 0), 0, operand_rows(t, 1) + 2 * FIRST);
 	bool add = t->c->n[0];
 	BOTH(t, embed_fwd, M(0), M(1), ids.m[s].p, FIRST, add);
 }
@@ -16,7 +17,8 @@ void try_embed_fwd(struct trial *t)
 void try_embed_bwd(struct trial *t)
 {
 	make_operands(t, "dw! dy");
-	struct trial_pair ids = pair_ints(t, rows_of(t, 1), 0, rows_of(t, 0) + 2 * FIRST);
+	struct trial_pair ids =
+		pair_ints(t, operand_rows(t, 1), 0, operand_rows(t, 0) + 2 * FIRST);
 	BOTH(t, embed_bwd, M(0), M(1), ids.m[s].p, FIRST);
 }
 
@@ -31,8 +33,8 @@ struct period {
 	int64_t out, rows; /* rows of the weight, and of the other operands */
 };
 
-/* Returns all rows of a weight as its period, or an odd number, so that no two tiles are equal. */
-static struct period period(struct mat w)
+/* Returns after how many rows operands repeat: odd, so that no two tiles are equal. */
+static struct period choose_period(struct mat w)
 {
 	enum { MIN = 16, MAX = 256 };
 	int64_t out = max64(MIN, MAX_TRIAL_ELEMENTS / max64(1, w.cols)) | 1;
@@ -41,7 +43,7 @@ static struct period period(struct mat w)
 }
 
 /* Returns the scale for which a sum of n products has the variance of the other operand. */
-static double fan(int64_t n)
+static double fan_scale(int64_t n)
 {
 	return 1 / sqrt((double)max64(1, n));
 }
@@ -100,26 +102,27 @@ static struct trial_pair make_repeated(
 	return add_scale(t, call_shape(t, i), x);
 }
 
-static struct trial_pair whole_rows(struct trial *t, int i, int64_t rows, double scale)
+static struct trial_pair make_rows(struct trial *t, int i, int64_t rows, double scale)
 {
 	return make_repeated(t, i, rows, call_shape(t, i).cols, scale);
 }
 
 /* Makes the operands of y = x w^T: all matrices except w and x have a column for each row of w. */
-static void forward_operands(struct trial *t, int w_at)
+static void make_fwd_operands(struct trial *t, int w_at)
 {
-	struct period n = period(call_shape(t, w_at));
+	struct period n = choose_period(call_shape(t, w_at));
 	for (int i = 0; i < MAX_OPERANDS; i++)
 		if (i == w_at)
-			t->m[i] = whole_rows(t, i, n.out, fan(call_shape(t, i).cols));
+			t->m[i] =
+				make_rows(t, i, n.out, fan_scale(call_shape(t, i).cols));
 		else if (i == w_at - 1)
-			t->m[i] = whole_rows(t, i, n.rows, 1);
+			t->m[i] = make_rows(t, i, n.rows, 1);
 		else
 			t->m[i] = make_repeated(t, i, n.rows, n.out, 1);
 }
 
 /* Returns the CPU's matrix with the sums of the columns that belong to equal rows of w. */
-static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
+static struct mat sum_equal_columns(struct trial *t, struct mat x, int64_t cols)
 {
 	struct mat sum = mat_alloc(t->memory[CPU], x.rows, cols, DT_F32);
 	float *to = sum.p;
@@ -135,14 +138,15 @@ static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 }
 
 /* Makes the operands of dx = dy w; the weight is operand 2. */
-static void backward_operands(struct trial *t)
+static void make_bwd_operands(struct trial *t)
 {
 	enum { DY = 1, W };
-	struct period n = period(call_shape(t, W));
+	struct period n = choose_period(call_shape(t, W));
 	for (int i = 0; i < MAX_OPERANDS; i++)
-		t->m[i] = i == W ? whole_rows(t, i, n.out, fan(call_shape(t, i).rows))
-				 : whole_rows(t, i, n.rows, 1);
-	t->m[DY].m[CPU] = sums_of_columns(t, t->m[DY].m[CPU], n.out);
+		t->m[i] =
+			i == W ? make_rows(t, i, n.out, fan_scale(call_shape(t, i).rows))
+			       : make_rows(t, i, n.rows, 1);
+	t->m[DY].m[CPU] = sum_equal_columns(t, t->m[DY].m[CPU], n.out);
 }
 
 /* Defines the trial of a matmul with the weight as operand 2. */
@@ -153,9 +157,9 @@ static void backward_operands(struct trial *t)
 		add_result(t, what, t->m[0]);  \
 		BOTH(t, name, __VA_ARGS__);    \
 	}
-MATMUL_TRIAL(linear_fwd, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
-MATMUL_TRIAL(linear_row, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
-MATMUL_TRIAL(linear_bwd_x, "dx", backward_operands(t), M(0), M(1), M(2), t->c->n[0])
+MATMUL_TRIAL(linear_fwd, "y", make_fwd_operands(t, 2), M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_row, "y", make_fwd_operands(t, 2), M(0), M(1), M(2), M(3))
+MATMUL_TRIAL(linear_bwd_x, "dx", make_bwd_operands(t), M(0), M(1), M(2), t->c->n[0])
 
 /* Multiplies each row of x by the number of its repetitions in n rows. */
 static void weigh_rows(struct mat x, int64_t n)
@@ -186,7 +190,7 @@ static void check_sums(struct trial *t, struct trial_pair sums, struct trial_pai
 void try_linear_gelu_bwd(struct trial *t)
 {
 	struct trial_pair sums = pair_blank(t, call_shape(t, 4));
-	backward_operands(t);
+	make_bwd_operands(t);
 	add_result(t, "da", t->m[0]);
 	BOTH(t, linear_gelu_bwd, M(0), M(1), M(2), M(3),
 		s == CPU ? mat(NULL, 0, 0) : sums.m[s]);
@@ -195,11 +199,11 @@ void try_linear_gelu_bwd(struct trial *t)
 
 void try_linear_bwd_w(struct trial *t)
 {
-	struct period few = period(call_shape(t, 0));
+	struct period period = choose_period(call_shape(t, 0));
 	int64_t n = call_shape(t, 1).rows;
-	struct trial_pair dw = add_result(t, "dw", whole_rows(t, 0, few.out, 1));
-	struct trial_pair x = whole_rows(t, 2, few.rows, 1);
-	struct trial_pair dy = make_repeated(t, 1, few.rows, few.out, fan(n));
+	struct trial_pair dw = add_result(t, "dw", make_rows(t, 0, period.out, 1));
+	struct trial_pair x = make_rows(t, 2, period.rows, 1);
+	struct trial_pair dy = make_repeated(t, 1, period.rows, period.out, fan_scale(n));
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
@@ -208,7 +212,7 @@ void try_linear_bwd_w(struct trial *t)
 
 void try_linear_gelu_fwd(struct trial *t)
 {
-	forward_operands(t, 3);
+	make_fwd_operands(t, 3);
 	add_result(t, "a", t->m[1]);
 	add_result(t, "y", t->m[0]);
 	BOTH(t, linear_gelu_fwd, M(0), M(1), M(2), M(3), M(4));
@@ -221,13 +225,13 @@ TRIAL(bias_bwd, "db! dy", M(0), M(1))
 
 static const float eps = 1e-5f;
 
-static enum norm_kind norm_kind(const struct trial *t)
+static enum norm_kind call_norm_kind(const struct trial *t)
 {
 	return (enum norm_kind)t->c->n[0];
 }
 
-/* Makes matrix i of the call, the statistics of the rows of x. */
-static struct trial_pair blank_stats(struct trial *t, int i, struct trial_pair x)
+/* Makes matrix i of the call, for the statistics of the rows of x. */
+static struct trial_pair make_blank_stats(struct trial *t, int i, struct trial_pair x)
 {
 	struct mat stats = call_shape(t, i);
 	stats.cols = x.m[CPU].rows;
@@ -237,20 +241,21 @@ static struct trial_pair blank_stats(struct trial *t, int i, struct trial_pair x
 void try_norm_fwd(struct trial *t)
 {
 	make_operands(t, "y! - x gamma beta");
-	struct trial_pair stats = add_result(t, "statistics", blank_stats(t, 1, t->m[2]));
-	BOTH(t, norm_fwd, norm_kind(t), M(0), stats.m[s], M(2), M(3), M(4), eps);
+	struct trial_pair stats =
+		add_result(t, "statistics", make_blank_stats(t, 1, t->m[2]));
+	BOTH(t, norm_fwd, call_norm_kind(t), M(0), stats.m[s], M(2), M(3), M(4), eps);
 }
 
-/* Computes the forward's statistics on the CPU. */
-static struct trial_pair stats_of(
+/* Makes matrix i of the call: the statistics of the rows of x, computed on the CPU. */
+static struct trial_pair compute_stats(
 	struct trial *t, int i, struct trial_pair x, struct trial_pair gamma)
 {
 	const struct device *cpu = t->d[CPU];
 	struct mat none = mat(NULL, 0, 0);
-	struct trial_pair stats = blank_stats(t, i, x);
+	struct trial_pair stats = make_blank_stats(t, i, x);
 	struct trial_pair y =
 		pair_blank(t, mat(x.m[CPU].p, x.m[CPU].rows, x.m[CPU].cols));
-	cpu->k->norm_fwd(t->d[CPU], norm_kind(t), y.m[CPU], stats.m[CPU], x.m[CPU],
+	cpu->k->norm_fwd(t->d[CPU], call_norm_kind(t), y.m[CPU], stats.m[CPU], x.m[CPU],
 		gamma.m[CPU], none, eps);
 	pair_send(t, stats);
 	return stats;
@@ -259,12 +264,12 @@ static struct trial_pair stats_of(
 void try_norm_bwd_x(struct trial *t)
 {
 	make_operands(t, "dx+ dy x - gamma");
-	struct trial_pair stats = stats_of(t, 3, t->m[2], t->m[4]);
-	BOTH(t, norm_bwd_x, norm_kind(t), M(0), M(1), M(2), stats.m[s], M(4));
+	struct trial_pair stats = compute_stats(t, 3, t->m[2], t->m[4]);
+	BOTH(t, norm_bwd_x, call_norm_kind(t), M(0), M(1), M(2), stats.m[s], M(4));
 }
 
-/* Gets the range of rows, at the end of all rows, over which the call sums dgamma and dbeta. */
-static void sum_range(struct trial *t, struct mat x, int64_t *first, int64_t *rows)
+/* Gets the range of rows over which the call sums dgamma and dbeta, at the end of all rows. */
+static void get_sum_range(struct trial *t, struct mat x, int64_t *first, int64_t *rows)
 {
 	int64_t sums = t->c->n[1];
 	*rows = limit_size(sums, limit_rows(x));
@@ -274,16 +279,16 @@ static void sum_range(struct trial *t, struct mat x, int64_t *first, int64_t *ro
 void try_norm_bwd_w(struct trial *t)
 {
 	int64_t first, rows;
-	sum_range(t, call_shape(t, 3), &first, &rows);
+	get_sum_range(t, call_shape(t, 3), &first, &rows);
 	make_operands_with_rows(t, "dgamma! dbeta! dy x -", first + rows);
 	struct trial_pair stats =
-		stats_of(t, 4, t->m[3], pair_random(t, call_shape(t, 0), 1));
-	BOTH(t, norm_bwd_w, norm_kind(t), M(0), M(1), M(2), M(3), stats.m[s], first,
+		compute_stats(t, 4, t->m[3], pair_random(t, call_shape(t, 0), 1));
+	BOTH(t, norm_bwd_w, call_norm_kind(t), M(0), M(1), M(2), M(3), stats.m[s], first,
 		rows);
 }
 
 /* Checks the copy of dx, which equals the GPU's own dx rounded to the copy's type, and its sums
- * over rows. The CPU's dx differs by fp32 rounding, so a few elements would round differently. */
+ * over rows. (The CPU's dx differs by fp32 rounding, so a few would round differently.) */
 static void check_norm_copy(struct trial *t, struct trial_pair copy,
 	struct trial_pair sums, int64_t first, int64_t rows)
 {
@@ -304,16 +309,16 @@ static void check_norm_copy(struct trial *t, struct trial_pair copy,
 void try_norm_bwd(struct trial *t)
 {
 	int64_t first, rows;
-	sum_range(t, call_shape(t, 4), &first, &rows);
+	get_sum_range(t, call_shape(t, 4), &first, &rows);
 	make_operands_with_rows(t, "dx+ dgamma! dbeta! dy x - gamma - -", first + rows);
 	struct trial_pair copy =
 		pair_random(t, with_rows(call_shape(t, 7), first + rows), 0);
 	struct trial_pair sums = pair_blank(t, call_shape(t, 8));
-	struct trial_pair stats = stats_of(t, 5, t->m[4], t->m[6]);
+	struct trial_pair stats = compute_stats(t, 5, t->m[4], t->m[6]);
 	struct norm_grads to[SIDES];
 	for (enum side s = GPU; s < SIDES; s++)
 		to[s] = (struct norm_grads){M(0), M(1), M(2), copy.m[s], sums.m[s]};
-	BOTH(t, norm_bwd, norm_kind(t), &to[s], M(3), M(4), stats.m[s], M(6), first,
+	BOTH(t, norm_bwd, call_norm_kind(t), &to[s], M(3), M(4), stats.m[s], M(6), first,
 		rows);
 	check_norm_copy(t, copy, sums, first, rows);
 }
@@ -329,12 +334,14 @@ static struct trial_pair as_columns(struct trial *t)
 	struct mat own = x.m[GPU];
 	int64_t stride = t->c->m[0].stride;
 	if (stride) {
-		x.m[GPU] = mat_cols(wider(t, own, stride), stride - own.cols, own.cols);
+		x.m[GPU] = mat_cols(
+			blank_with_columns(t, own, stride), stride - own.cols, own.cols);
 		d->k->copy(d, x.m[GPU], own);
 	}
 	return x;
 }
 
+/* Checks t->m[0], which the GPU wrote to x: columns of a wider matrix, or t->m[0]. */
 static void check_columns(struct trial *t, const char *what, struct trial_pair x)
 {
 	if (x.m[GPU].stride)
@@ -355,7 +362,7 @@ void try_head_norm_bwd_x(struct trial *t)
 void try_rope(struct trial *t)
 {
 	make_operands(t, "x rope");
-	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
+	struct trial_pair pos = pair_ints(t, operand_rows(t, 0), 0, operand_rows(t, 1));
 	struct trial_pair x = as_columns(t);
 	int64_t dim = t->c->n[0];
 	float sign = t->c->n[1] ? -1 : 1;
@@ -363,17 +370,17 @@ void try_rope(struct trial *t)
 	check_columns(t, "x", x);
 }
 
-static enum act_kind act_kind(const struct trial *t)
+static enum act_kind call_act_kind(const struct trial *t)
 {
 	return (enum act_kind)t->c->n[0];
 }
 
-TRIAL(act_fwd, "y! a b", act_kind(t), M(0), M(1), M(2))
-TRIAL(act_bwd, "da! db! dy a b", act_kind(t), M(0), M(1), M(2), M(3), M(4))
+TRIAL(act_fwd, "y! a b", call_act_kind(t), M(0), M(1), M(2))
+TRIAL(act_bwd, "da! db! dy a b", call_act_kind(t), M(0), M(1), M(2), M(3), M(4))
 TRIAL(add, "y! a b", M(0), M(1), M(2))
 TRIAL(sub, "y! a b", M(0), M(1), M(2))
 
-struct dropouts dropouts_of(struct trial *t, int64_t rows)
+struct dropouts make_dropouts(struct trial *t, int64_t rows)
 {
 	const uint32_t step = 7;
 	struct dropouts x;
@@ -393,14 +400,14 @@ struct dropouts dropouts_of(struct trial *t, int64_t rows)
 void try_dropout(struct trial *t)
 {
 	make_operands(t, "y! x");
-	struct dropouts o = dropouts_of(t, rows_of(t, 1));
+	struct dropouts o = make_dropouts(t, operand_rows(t, 1));
 	BOTH(t, dropout, M(0), M(1), &o.d[s]);
 }
 
 void try_residual(struct trial *t)
 {
 	make_operands(t, "y! x sum bias");
-	struct dropouts o = dropouts_of(t, rows_of(t, 1));
+	struct dropouts o = make_dropouts(t, operand_rows(t, 1));
 	bool drops = t->c->p > 0;
 	BOTH(t, residual, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL);
 }
@@ -408,56 +415,59 @@ void try_residual(struct trial *t)
 void try_residual_norm(struct trial *t)
 {
 	make_operands(t, "y! x sum bias h! - gamma beta");
-	struct trial_pair stats = add_result(t, "statistics", blank_stats(t, 5, t->m[1]));
-	struct dropouts o = dropouts_of(t, rows_of(t, 1));
+	struct trial_pair stats =
+		add_result(t, "statistics", make_blank_stats(t, 5, t->m[1]));
+	struct dropouts o = make_dropouts(t, operand_rows(t, 1));
 	bool drops = t->c->p > 0;
 	struct norm n[SIDES];
 	for (enum side s = GPU; s < SIDES; s++)
-		n[s] = (struct norm){norm_kind(t), M(4), stats.m[s], M(6), M(7), eps};
+		n[s] = (struct norm){
+			call_norm_kind(t), M(4), stats.m[s], M(6), M(7), eps};
 	BOTH(t, residual_norm, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL, &n[s]);
 }
 
 /* ---- formats ------------------------------------------------------------------------ */
 
-static enum dtype dtype_of(const struct trial *t)
+static enum dtype call_dtype(const struct trial *t)
 {
 	return (enum dtype)t->c->n[0];
 }
 
-TRIAL(round, "y! x", M(0), M(1), dtype_of(t), 1)
+TRIAL(round, "y! x", M(0), M(1), call_dtype(t), 1)
 
 void try_round_scaled(struct trial *t)
 {
 	const float max = 3.7f;
-	enum dtype type = dtype_of(t);
-	struct mat of = with_rows(stored_shape(t, 0), limit_rows(call_shape(t, 0)));
-	struct trial_pair x = pair_random(t, small_shape(t, 1), 1), y = pair_blank(t, of),
-			  turned = y;
+	enum dtype type = call_dtype(t);
+	struct mat shape = with_rows(stored_shape(t, 0), limit_rows(call_shape(t, 0)));
+	struct trial_pair x = pair_random(t, small_shape(t, 1), 1),
+			  y = pair_blank(t, shape), transposed = y;
 	struct trial_pair amax = pair_bytes(t, &max, sizeof(max));
 	struct trial_pair inverse = add_vector(t, "inverse", 1);
-	if (of.transposed) {
-		struct mat other = of;
-		other.rows = of.cols;
-		other.cols = of.rows;
-		turned = pair_blank(t, other);
-		y.m[GPU].transposed = turned.m[GPU].p;
+	if (shape.transposed) {
+		struct mat wide_shape = shape;
+		wide_shape.rows = shape.cols;
+		wide_shape.cols = shape.rows;
+		transposed = pair_blank(t, wide_shape);
+		y.m[GPU].transposed = transposed.m[GPU].p;
 	}
 	if (!call_shape(t, 0).p)
 		y.m[GPU].p = NULL;
 	BOTH(t, round_scaled, y.m[s], inverse.m[s].p, x.m[s], type, amax.m[s].p);
 	if (y.m[GPU].p)
 		trial_check(t, "y", y);
-	for (int64_t i = 0; of.transposed && !t->measures && i < mat_size(of); i++)
-		((float *)turned.m[CPU].p)[i % of.cols * of.rows + i / of.cols] =
+	for (int64_t i = 0; shape.transposed && !t->measures && i < mat_size(shape); i++)
+		((float *)transposed.m[CPU]
+				.p)[i % shape.cols * shape.rows + i / shape.cols] =
 			((const float *)y.m[CPU].p)[i];
-	if (of.transposed)
-		trial_check(t, "y, transposed", turned);
+	if (shape.transposed)
+		trial_check(t, "y, transposed", transposed);
 }
 
 /* Compares two 16-bit results at a time, as a 32-bit one. */
 void try_narrow(struct trial *t)
 {
-	enum dtype type = dtype_of(t);
+	enum dtype type = call_dtype(t);
 	make_operands(t, "x");
 	struct trial_pair y =
 		add_vector(t, "y", ceil_div(mat_size(small_shape(t, 0)), 2));
@@ -466,7 +476,7 @@ void try_narrow(struct trial *t)
 
 void try_widen(struct trial *t)
 {
-	enum dtype type = dtype_of(t);
+	enum dtype type = call_dtype(t);
 	struct device *cpu = t->d[CPU];
 	make_operands(t, "y!");
 	struct trial_pair x = pair_random(t, small_shape(t, 0), 1);
@@ -512,7 +522,7 @@ void try_amax(struct trial *t)
 static const float try_z = 1e-3f; /* z-loss is tried whether the run has it or not */
 
 /* Makes targets in [0, end); every fifth row has no weight. */
-static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
+static struct trial_pair make_targets(struct trial *t, int64_t n, int64_t end)
 {
 	struct trial_pair targets = pair_ints(t, n, 0, end);
 	int32_t *v = targets.m[CPU].p;
@@ -524,15 +534,15 @@ static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
 
 void try_xent_stats(struct trial *t)
 {
-	struct mat of = small_shape(t, 0);
-	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct trial_pair logits = pair_random(t, of, 3);
+	struct mat shape = small_shape(t, 0);
+	int64_t n = shape.rows, n_real = min64(t->c->n[0], shape.cols);
+	struct trial_pair logits = pair_random(t, shape, 3);
 	struct trial_pair max = add_vector(t, "max", n), sum = add_vector(t, "sum", n);
 	struct trial_pair target = add_vector(t, "target", n);
-	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
+	struct trial_pair targets = make_targets(t, n, n_real + 2 * FIRST);
 	const struct xent_terms terms = {.smoothing = t->c->p};
 	BOTH(t, xent_stats, (struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p},
-		logits.m[s], targets.m[s].p, FIRST, FIRST + real, terms);
+		logits.m[s], targets.m[s].p, FIRST, FIRST + n_real, terms);
 }
 
 void try_xent_join(struct trial *t)
@@ -560,31 +570,31 @@ void try_xent_join(struct trial *t)
 void try_xent_fused(struct trial *t)
 {
 	const float scale = 0.25f;
-	struct mat of = small_shape(t, 0);
-	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct trial_pair logits = add_result(t, "logits", pair_random(t, of, 3));
+	struct mat shape = small_shape(t, 0);
+	int64_t n = shape.rows, n_real = min64(t->c->n[0], shape.cols);
+	struct trial_pair logits = add_result(t, "logits", pair_random(t, shape, 3));
 	struct trial_pair loss = add_vector(t, "loss", n);
-	struct trial_pair targets = some_targets(t, n, real);
+	struct trial_pair targets = make_targets(t, n, n_real);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
-	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, real, terms,
+	BOTH(t, xent_fused, loss.m[s].p, logits.m[s], targets.m[s].p, n_real, terms,
 		scales.m[s].p);
 }
 
 void try_xent_bwd(struct trial *t)
 {
-	const float scale = 0.25f, below = 3; /* sums of exp(logit - lse) are near 1 */
-	struct mat of = small_shape(t, 0);
-	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct trial_pair logits = add_result(t, "logits", pair_random(t, of, 1));
+	const float scale = 0.25f, offset = 3; /* sums of exp(logit - lse) are near 1 */
+	struct mat shape = small_shape(t, 0);
+	int64_t n = shape.rows, n_real = min64(t->c->n[0], shape.cols);
+	struct trial_pair logits = add_result(t, "logits", pair_random(t, shape, 1));
 	struct trial_pair lse = pair_vector(t, n, 0.1);
-	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
+	struct trial_pair targets = make_targets(t, n, n_real + 2 * FIRST);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	float *v = lse.m[CPU].p;
 	for (int64_t i = 0; i < n && !t->measures; i++)
-		v[i] += below;
+		v[i] += offset;
 	pair_send(t, lse);
 	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
-	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + real,
+	BOTH(t, xent_bwd, logits.m[s], lse.m[s].p, targets.m[s].p, FIRST, FIRST + n_real,
 		terms, scales.m[s].p);
 }

@@ -6,8 +6,8 @@
 #include <float.h>
 #include <math.h>
 
-/* Returns an approximately normal number of variance 1: the sum of four uniform numbers. */
-static double random_number(int64_t i)
+/* Returns number i of a sequence of variance 1, nearly normal: a sum of four uniform numbers. */
+static double normal_by_index(int64_t i)
 {
 	uint64_t h = hash_mix((uint64_t)i + 1);
 	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
@@ -20,11 +20,9 @@ static void fill_random(struct trial *t, struct mat x, double scale)
 	int64_t n = mat_size(x);
 #pragma omp parallel for
 	for (int64_t i = 0; i < n; i++)
-		to[i] = (float)(scale * random_number(t->n_random + i));
+		to[i] = (float)(scale * normal_by_index(t->n_random + i));
 	t->n_random += n;
 }
-
-/* ---- matrices ---------------------------------------------------------------------- */
 
 int64_t limit_size(int64_t n, int64_t max)
 {
@@ -70,8 +68,8 @@ struct mat small_shape(const struct trial *t, int i)
 	return with_rows(call_shape(t, i), limit_rows(call_shape(t, i)));
 }
 
-/* Makes a GPU matrix and a fence after it, NaN in every format, which spoils results if read. */
-static struct mat fenced(struct trial *t, struct mat like)
+/* Allocates a GPU matrix with a fence after it: NaN in every format, to spoil results if read. */
+static struct mat alloc_with_fence(struct trial *t, struct mat like)
 {
 	char fence[FENCE_BYTES];
 	struct mat m = mat_typed(NULL, like.rows, like.cols, like.type);
@@ -86,23 +84,24 @@ static struct mat fenced(struct trial *t, struct mat like)
 }
 
 /* Returns true if the kernel updates the amax of what it writes. */
-static bool finds_amax(enum kernel_id id)
+static bool updates_amax(enum kernel_id id)
 {
 	return id == KERNEL_norm_fwd || id == KERNEL_norm_bwd ||
 	       id == KERNEL_residual_norm || id == KERNEL_round || id == KERNEL_act_fwd ||
 	       id == KERNEL_act_bwd;
 }
 
+/* Allocates a GPU matrix like `like` and a CPU matrix of cpu_rows x cpu_cols. */
 static struct trial_pair pair_make(
 	struct trial *t, struct mat like, int64_t cpu_rows, int64_t cpu_cols)
 {
 	struct trial_pair x = {{{.p = NULL}}};
 	if (!like.p)
 		return x;
-	x.m[GPU] = fenced(t, like);
+	x.m[GPU] = alloc_with_fence(t, like);
 	x.m[CPU] = mat_alloc(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
 	t->numbers += (double)(cpu_rows * cpu_cols);
-	if (like.amax && finds_amax(t->c->kernel)) {
+	if (like.amax && updates_amax(t->c->kernel)) {
 		x.m[GPU].amax = arena_floats(t->memory[GPU], 1);
 		t->d[GPU]->k->zero(t->d[GPU], mat(x.m[GPU].amax, 1, 1));
 	}
@@ -144,32 +143,32 @@ struct trial_pair pair_blank(struct trial *t, struct mat like)
 	return pair_blank_rows(t, like, like.rows);
 }
 
-struct mat wider(struct trial *t, struct mat like, int64_t cols)
+struct mat blank_with_columns(struct trial *t, struct mat like, int64_t cols)
 {
 	like.p = &(int){0};
 	like.cols = cols;
 	return pair_blank_rows(t, like, 1).m[GPU];
 }
 
-static struct mat vector(int64_t n)
+static struct mat vector_shape(int64_t n)
 {
 	return mat(&(int){0}, 1, n);
 }
 
 struct trial_pair pair_vector(struct trial *t, int64_t n, double scale)
 {
-	return pair_random(t, vector(n), scale);
+	return pair_random(t, vector_shape(n), scale);
 }
 
 struct trial_pair pair_blank_vector(struct trial *t, int64_t n)
 {
-	return pair_blank(t, vector(n));
+	return pair_blank(t, vector_shape(n));
 }
 
 struct trial_pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 {
 	int64_t n = ceil_div((int64_t)n_bytes, sizeof(float));
-	struct trial_pair x = pair_make(t, vector(n), 1, n);
+	struct trial_pair x = pair_make(t, vector_shape(n), 1, n);
 	if (t->measures)
 		return x;
 	memcpy(x.m[CPU].p, bytes, n_bytes);
@@ -179,7 +178,7 @@ struct trial_pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 
 struct trial_pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 {
-	struct trial_pair x = pair_make(t, vector(n), 1, n);
+	struct trial_pair x = pair_make(t, vector_shape(n), 1, n);
 	int32_t *to = x.m[CPU].p;
 	if (t->measures)
 		return x;
@@ -190,16 +189,14 @@ struct trial_pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t hig
 	return x;
 }
 
-/* ---- copies between host and GPU ---------------------------------------------------- */
-
-static struct mat part_of(struct mat m, int64_t at, int64_t n)
+static struct mat elements_of(struct mat m, int64_t at, int64_t n)
 {
 	void *p = (char *)m.p + at * dtype_bytes(m.type);
 	return mat_typed(p, 1, n, m.type);
 }
 
 /* Returns elements [at, at + n) of `from`, with its columns repeated to `cols` columns. */
-static const float *with_columns(
+static const float *repeat_columns(
 	struct trial *t, struct mat from, int64_t cols, int64_t at, int64_t n)
 {
 	const float *x = from.p;
@@ -222,9 +219,9 @@ void pair_send(struct trial *t, struct trial_pair x)
 		cpu->k->round(cpu, from, from, to.type, 1);
 	for (int64_t at = 0, n = from.rows * to.cols, k; at < n; at += k) {
 		k = min64(STAGED, n - at);
-		struct mat part = part_of(to, at, k);
+		struct mat part = elements_of(to, at, k);
 		float *place = to.type == DT_F32 ? part.p : t->staging[GPU];
-		device_put(d, place, with_columns(t, from, to.cols, at, k),
+		device_put(d, place, repeat_columns(t, from, to.cols, at, k),
 			(size_t)k * sizeof(float));
 		if (to.type != DT_F32)
 			d->k->round(d, part, mat(place, 1, k), to.type, 1);
@@ -248,7 +245,7 @@ static void widen_fp8(float *to, int64_t n, enum dtype type)
 static const float *fetch_elements(struct trial *t, struct mat m, int64_t at, int64_t n)
 {
 	struct device *d = t->d[GPU];
-	struct mat part = part_of(m, at, n);
+	struct mat part = elements_of(m, at, n);
 	if (dtype_bytes(m.type) == 1) {
 		device_get(d, t->staging[CPU], part.p, (size_t)n);
 		widen_fp8(t->staging[CPU], n, m.type);
@@ -272,32 +269,30 @@ void pair_receive(struct trial *t, struct trial_pair x)
 	}
 }
 
-/* ---- comparing --------------------------------------------------------------------- */
-
 struct worst {
 	double error; /* the largest so far; the rest describes where it is */
 	int64_t row, col;
-	double is, should;
+	double actual, expected;
 	float largest; /* largest |element| of the GPU's matrix */
 };
 
-/* Returns x^2, or 0 for infinity: a target's logit is -infinity if another slice has it, and would
- * hide errors of the others. */
-static double square(float x)
+/* Returns x^2, or 0 for infinity: the logit of a target in another slice is -infinity, and would
+ * hide the errors of other elements. */
+static double finite_square(float x)
 {
 	return isfinite(x) ? (double)x * (double)x : 0;
 }
 
-/* Compares errors; NaN is worse than any number. */
-static bool worse(double error, double than)
+/* Compares errors. NaN is worse than any number. */
+static bool is_worse(double error, double other)
 {
-	return isnan(error) ? !isnan(than) : error > than;
+	return isnan(error) ? !isnan(other) : error > other;
 }
 
-static void join_worst(struct worst *to, const struct worst *w)
+static void keep_worse(struct worst *to, const struct worst *w)
 {
 	float largest = fmaxf(to->largest, w->largest);
-	if (worse(w->error, to->error))
+	if (is_worse(w->error, to->error))
 		*to = *w;
 	to->largest = largest;
 }
@@ -306,20 +301,20 @@ static void join_worst(struct worst *to, const struct worst *w)
 struct reference {
 	struct mat m;
 	int64_t cols, first; /* columns of the GPU's matrix; its first row to compare */
-	const double *rms;   /* [m.rows]: rms_of() */
+	const double *rms;   /* [m.rows]: row_rms() */
 	double rounding;   /* relative rounding of the stored result, which is allowed */
-	double min_normal; /* of its type */
+	double min_normal; /* smallest normal number of its type */
 };
 
 /* Returns for each row the RMS of the row plus the RMS of the matrix; to be freed. */
-static double *rms_of(struct mat m)
+static double *row_rms(struct mat m)
 {
 	double sum = 0, *each = xcalloc((size_t)m.rows, sizeof(*each));
 	const float *x = m.p;
 #pragma omp parallel for
 	for (int64_t i = 0; i < m.rows; i++)
 		for (int64_t j = 0; j < m.cols; j++)
-			each[i] += square(x[i * m.cols + j]);
+			each[i] += finite_square(x[i * m.cols + j]);
 	for (int64_t i = 0; i < m.rows; i++)
 		sum += each[i];
 	for (int64_t i = 0; i < m.rows; i++)
@@ -331,7 +326,7 @@ static double *rms_of(struct mat m)
 /* Compares n GPU elements, from element `at` after the start of row r->first. The error is |x - y|
  * / (|y| + RMS of the row + RMS of the matrix), since some rows of a gradient are much smaller
  * than others. The error of 0 against -0 is tiny, but not 0. */
-static struct worst compare_part(
+static struct worst compare_elements(
 	const float *x, int64_t n, const struct reference *r, int64_t at)
 {
 	struct worst w = {0};
@@ -350,13 +345,13 @@ static struct worst compare_part(
 			error = DBL_MIN;
 		else
 			error /= size + r->rms[row];
-		if (!memcmp(x + i, y, sizeof(*x)) || !worse(error, w.error))
+		if (!memcmp(x + i, y, sizeof(*x)) || !is_worse(error, w.error))
 			continue;
 		w.error = error;
 		w.row = r->first + row;
 		w.col = col;
-		w.is = (double)x[i];
-		w.should = (double)*y;
+		w.actual = (double)x[i];
+		w.expected = (double)*y;
 	}
 	return w;
 }
@@ -367,22 +362,22 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 {
 	enum { PART = 1 << 12 };
 	scoped_ptr struct worst *each = xcalloc(STAGED / PART, sizeof(*each));
-	int64_t all = rows * gpu.cols;
-	for (int64_t at = 0, n; at < all; at += n) {
-		n = min64(STAGED, all - at);
-		const float *is = fetch_elements(t, gpu, r->first * gpu.cols + at, n);
+	int64_t n_elements = rows * gpu.cols;
+	for (int64_t at = 0, n; at < n_elements; at += n) {
+		n = min64(STAGED, n_elements - at);
+		const float *actual = fetch_elements(t, gpu, r->first * gpu.cols + at, n);
 		int64_t parts = ceil_div(n, PART);
 #pragma omp parallel for
 		for (int64_t i = 0; i < parts; i++)
-			each[i] = compare_part(is + i * PART, min64(PART, n - i * PART),
-				r, at + i * PART);
+			each[i] = compare_elements(actual + i * PART,
+				min64(PART, n - i * PART), r, at + i * PART);
 		for (int64_t i = 0; i < parts; i++)
-			join_worst(worst, &each[i]);
+			keep_worse(worst, &each[i]);
 	}
 }
 
 /* Compares the first, middle and last repetition of the CPU's rows, and the remaining rows. */
-static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
+static void compare_pair(struct trial *t, struct trial_pair x, struct worst *worst)
 {
 	struct mat gpu = x.m[GPU];
 	int64_t rows = x.m[CPU].rows, whole = gpu.rows / rows;
@@ -392,7 +387,7 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 		r.rounding = (double)dtype_table[gpu.type].epsilon / 2;
 		r.min_normal = (double)dtype_table[gpu.type].min_normal;
 	}
-	scoped_ptr double *rms = t->measures ? NULL : rms_of(r.m);
+	scoped_ptr double *rms = t->measures ? NULL : row_rms(r.m);
 	r.rms = rms;
 	for (size_t i = 0; i < ARRAY_LEN(starts); i++) {
 		if (i > 0 && starts[i] == starts[i - 1])
@@ -405,7 +400,7 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 	}
 }
 
-static void fail(struct trial *t, const char *what, const char *found)
+static void fail_trial(struct trial *t, const char *what, const char *found)
 {
 	scoped_str text = {0};
 	call_text(&text, t->c);
@@ -419,21 +414,22 @@ void check_fences(struct trial *t)
 	for (int i = 0; i < t->n_fences && !t->measures && !t->e->code; i++) {
 		device_get(t->d[GPU], found, t->fences[i], sizeof(found));
 		if (memcmp(found, fence, sizeof(fence)))
-			fail(t, "memory", "the kernel wrote past the end of a matrix");
+			fail_trial(
+				t, "memory", "the kernel wrote past the end of a matrix");
 	}
 }
 
 /* Checks the amax that a kernel stored against the largest element that it wrote. */
-static void check_amax(struct trial *t, const char *what, struct mat m, float should)
+static void check_amax(struct trial *t, const char *what, struct mat m, float expected)
 {
 	char found[160];
-	float is;
-	device_get(t->d[GPU], &is, m.amax, sizeof(is));
+	float actual;
+	device_get(t->d[GPU], &actual, m.amax, sizeof(actual));
 	snprintf(found, sizeof(found),
-		"the largest element is %.9g, but the kernel's amax is %.9g",
-		(double)should, (double)is);
-	if (memcmp(&is, &should, sizeof(is)))
-		fail(t, what, found);
+		"the largest element is %.9g, but the amax of the kernel is %.9g",
+		(double)expected, (double)actual);
+	if (memcmp(&actual, &expected, sizeof(actual)))
+		fail_trial(t, what, found);
 }
 
 void trial_check_within(
@@ -444,16 +440,17 @@ void trial_check_within(
 	char found[256];
 	if (!gpu.p || !mat_size(gpu) || t->e->code)
 		return;
-	compare(t, x, &w);
+	compare_pair(t, x, &w);
 	if (t->measures)
 		return;
 	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
 	snprintf(found, sizeof(found),
 		"element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, allowed "
 		"%.2g",
-		(long long)w.row, (long long)w.col, w.is, w.should, w.error, allowed);
+		(long long)w.row, (long long)w.col, w.actual, w.expected, w.error,
+		allowed);
 	if (!(w.error <= allowed))
-		fail(t, what, found);
+		fail_trial(t, what, found);
 	else if (gpu.amax)
 		check_amax(t, what, gpu, w.largest);
 }

@@ -35,7 +35,7 @@ static void check_exact(struct trial *t, const char *what, struct trial_pair x)
 	trial_check(t, what, number);
 }
 
-static struct trial_pair pair_exact(struct trial *t, double value)
+static struct trial_pair make_exact(struct trial *t, double value)
 {
 	struct exact sum;
 	memset(&sum, 0, sizeof(sum));
@@ -46,14 +46,14 @@ static struct trial_pair pair_exact(struct trial *t, double value)
 void try_exact_sum(struct trial *t)
 {
 	int64_t n = limit_size(t->c->n[0], MAX_ELEMENTS);
-	struct trial_pair x = pair_exact(t, 0), v = pair_vector(t, n, 1);
+	struct trial_pair x = make_exact(t, 0), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
 }
 
 void try_exact_sumsq(struct trial *t)
 {
-	struct trial_pair x = pair_exact(t, 0);
+	struct trial_pair x = make_exact(t, 0);
 	make_operands(t, "v");
 	BOTH(t, exact_sumsq, x.m[s].p, &M(0), 1);
 	check_exact(t, "sum of squares", x);
@@ -62,7 +62,7 @@ void try_exact_sumsq(struct trial *t)
 enum { GRID_LEAVES = 4, GRID_SUMS = 2, GRID_NUMBERS = 1 << 18 };
 
 /* Makes a leaf with elements far above the grid and on it, and some that are only counted. */
-static struct trial_pair pair_leaf(struct trial *t, int64_t n, enum dtype type)
+static struct trial_pair make_leaf(struct trial *t, int64_t n, enum dtype type)
 {
 	static const float bad[] = {1e30f, NAN, -INFINITY};
 	struct trial_pair x = pair_random(t, mat_typed(t, 1, n, type), 0.01);
@@ -76,45 +76,46 @@ static struct trial_pair pair_leaf(struct trial *t, int64_t n, enum dtype type)
 	return x;
 }
 
+/* Makes leaves and sums, few of each, and tests their sum on the grid. */
 void try_grid_sum(struct trial *t)
 {
-	const int64_t *like = t->c->n, n = limit_size(like[0], GRID_NUMBERS);
-	const int leaves = (int)min64(like[1], GRID_LEAVES);
-	const int sums = (int)min64(like[2], GRID_SUMS);
-	const struct grid none = {.exponent = GRID_EXPONENT};
+	const int64_t *numbers = t->c->n, n = limit_size(numbers[0], GRID_NUMBERS);
+	const int leaves = (int)min64(numbers[1], GRID_LEAVES);
+	const int sums = (int)min64(numbers[2], GRID_SUMS);
+	const struct grid empty = {.exponent = GRID_EXPONENT};
 	struct trial_pair grid =
-		add_result(t, "grid", pair_bytes(t, &none, sizeof(none)));
+		add_result(t, "grid", pair_bytes(t, &empty, sizeof(empty)));
 	struct trial_pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
 	struct grid_part parts[SIDES][GRID_LEAVES + GRID_SUMS] = {0};
-	struct grid_sum how[SIDES];
-	if (like[3] & GRID_KEPT)
+	struct grid_sum args[SIDES];
+	if (numbers[3] & GRID_KEPT)
 		sum = add_result(t, "sum", pair_ints(t, 2 * n, INT32_MIN, INT32_MAX));
-	if (like[3] & GRID_ROUNDED)
+	if (numbers[3] & GRID_ROUNDED)
 		rounded = add_vector(t, "rounded", n);
 	for (int i = 0; i < leaves + sums; i++) {
-		bool leaf = i < leaves;
-		struct trial_pair x = leaf ? pair_leaf(t, n, t->c->m[0].type)
-					   : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
+		bool is_leaf = i < leaves;
+		struct trial_pair x = is_leaf ? make_leaf(t, n, t->c->m[0].type)
+					      : pair_ints(t, 2 * n, INT32_MIN, INT32_MAX);
 		for (enum side s = GPU; s < SIDES; s++)
 			parts[s][i] = (struct grid_part){
-				leaf ? x.m[s].p : NULL, leaf ? NULL : x.m[s].p};
+				is_leaf ? x.m[s].p : NULL, is_leaf ? NULL : x.m[s].p};
 	}
 	for (enum side s = GPU; s < SIDES; s++)
-		how[s] = (struct grid_sum){.sum = sum.m[s].p,
-			.add = like[3] & GRID_ADD,
+		args[s] = (struct grid_sum){.sum = sum.m[s].p,
+			.add = numbers[3] & GRID_ADD,
 			.rounded = rounded.m[s].p,
 			.parts = parts[s],
 			.n_parts = leaves + sums,
 			.leaf_type = s == GPU ? t->c->m[0].type : DT_F32,
 			.n = n,
 			.levels = 6};
-	BOTH(t, grid_sum, &how[s], grid.m[s].p);
+	BOTH(t, grid_sum, &args[s], grid.m[s].p);
 }
 
 void try_grid_count(struct trial *t)
 {
 	const struct grid counted = {.beyond = 3, .not_finite = 5};
-	struct trial_pair x = pair_exact(t, 1),
+	struct trial_pair x = make_exact(t, 1),
 			  grid = pair_bytes(t, &counted, sizeof(counted));
 	BOTH(t, grid_count, x.m[s].p, grid.m[s].p);
 	check_exact(t, "a sum that is not finite", x);
@@ -139,7 +140,7 @@ struct update_trial {
 	struct update_part part[SIDES][PARTS];
 };
 
-static struct trial_pair squares_vector(struct trial *t, int64_t n)
+static struct trial_pair make_squares(struct trial *t, int64_t n)
 {
 	struct trial_pair x = pair_vector(t, n, 0.1);
 	float *v = x.m[CPU].p;
@@ -150,7 +151,7 @@ static struct trial_pair squares_vector(struct trial *t, int64_t n)
 }
 
 /* Makes a long vector between short ones, since one call updates several. */
-static struct update_trial update_trial_of(struct trial *t)
+static struct update_trial make_update_trial(struct trial *t)
 {
 	bool has_m = t->c->n[1], has_v = t->c->n[2];
 	const int64_t n[PARTS] = {257, limit_size(t->c->n[0], MAX_ELEMENTS), 5};
@@ -159,7 +160,7 @@ static struct update_trial update_trial_of(struct trial *t)
 	for (int i = 0; i < PARTS; i++) {
 		x.p[i] = pair_vector(t, n[i], 1);
 		x.m[i] = pair_vector(t, n[i], 0.1);
-		x.v[i] = squares_vector(t, n[i]);
+		x.v[i] = make_squares(t, n[i]);
 		x.g[i] = pair_vector(t, n[i], 1);
 		struct mat copy = call_shape(t, 0);
 		copy.rows = 1;
@@ -174,7 +175,7 @@ static struct update_trial update_trial_of(struct trial *t)
 	return x;
 }
 
-/* Checks the copy of p. The CPU's is fp32, which its kernels do not write, so p is rounded here. */
+/* Checks the copy of p. The CPU kernels do not write their fp32 copy, so p is rounded here. */
 static void check_copy(struct trial *t, struct trial_pair x, struct trial_pair p)
 {
 	struct mat copy = x.m[CPU];
@@ -198,7 +199,7 @@ static void check_update(struct trial *t, const struct update_trial *x)
 #define UPDATE_TRIAL(name)                                        \
 	void try_##name(struct trial *t)                          \
 	{                                                         \
-		struct update_trial x = update_trial_of(t);       \
+		struct update_trial x = make_update_trial(t);     \
 		BOTH(t, name, x.part[s], PARTS, x.update.m[s].p); \
 		check_update(t, &x);                              \
 	}
@@ -208,7 +209,7 @@ UPDATE_TRIAL(muon_momentum)
 UPDATE_TRIAL(muon_update)
 
 /* Returns a shape with fewer rows and columns; a tall matrix stays tall. */
-static struct sliced fewer_slices(const struct trial *t)
+static struct sliced shrink_sliced(const struct trial *t)
 {
 	const int64_t *n = t->c->n;
 	struct sliced s = {.rows = min64(n[0], 61), .slices = n[2]};
@@ -221,7 +222,7 @@ static struct sliced fewer_slices(const struct trial *t)
 }
 
 /* Returns the shape of matrix 0 of the call for these slices. */
-static struct mat shape_of(const struct trial *t, const struct sliced *s)
+static struct mat sliced_shape(const struct trial *t, const struct sliced *s)
 {
 	struct mat x = call_shape(t, 0);
 	x.rows = min64(s->rows, s->cols);
@@ -231,25 +232,25 @@ static struct mat shape_of(const struct trial *t, const struct sliced *s)
 
 void try_muon_normalize(struct trial *t)
 {
-	struct sliced layout = fewer_slices(t);
-	struct trial_pair squares = pair_exact(t, 123.25);
+	struct sliced layout = shrink_sliced(t);
+	struct trial_pair squares = make_exact(t, 123.25);
 	struct trial_pair from = pair_vector(t, layout.rows * layout.cols, 1);
-	struct trial_pair x = add_result(t, "x", pair_blank(t, shape_of(t, &layout)));
+	struct trial_pair x = add_result(t, "x", pair_blank(t, sliced_shape(t, &layout)));
 	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &layout, squares.m[s].p);
 }
 
 void try_muon_unpack(struct trial *t)
 {
-	struct sliced layout = fewer_slices(t);
-	struct trial_pair x = pair_random(t, shape_of(t, &layout), 1);
+	struct sliced layout = shrink_sliced(t);
+	struct trial_pair x = pair_random(t, sliced_shape(t, &layout), 1);
 	struct trial_pair to = add_vector(t, "slices", layout.rows * layout.cols);
 	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &layout);
 }
 
 TRIAL(axpby, "y+ x", M(0), -1.25f, M(1), 0.75f)
 
-/* Returns n floats of a struct as vectors. */
-static struct trial_pair floats_of(struct trial_pair x, size_t offset, int64_t n)
+/* Returns the n floats at an offset of a struct, as vectors. */
+static struct trial_pair as_vector(struct trial_pair x, size_t offset, int64_t n)
 {
 	for (enum side s = GPU; s < SIDES; s++)
 		x.m[s] = mat((char *)x.m[s].p + offset, 1, n);
@@ -263,16 +264,15 @@ void try_step_end(struct trial *t)
 		.max_norm = 1,
 		.scale = 4,
 		.step = 9};
-	struct trial_pair of_loss = pair_exact(t, 123.25),
-			  of_squares = pair_exact(t, 2345.5);
-	struct trial_pair of_terms = pair_bytes(t, &terms, sizeof(terms));
-	struct step_end none;
-	memset(&none, 0, sizeof(none));
-	struct trial_pair end = pair_bytes(t, &none, sizeof(none));
-	BOTH(t, step_end, end.m[s].p, of_loss.m[s].p, of_squares.m[s].p, of_terms.m[s].p);
-	trial_check(t, "the update's hyperparameters", floats_of(end, 0, 7));
+	struct trial_pair loss = make_exact(t, 123.25), squares = make_exact(t, 2345.5);
+	struct trial_pair device_terms = pair_bytes(t, &terms, sizeof(terms));
+	struct step_end zero;
+	memset(&zero, 0, sizeof(zero));
+	struct trial_pair end = pair_bytes(t, &zero, sizeof(zero));
+	BOTH(t, step_end, end.m[s].p, loss.m[s].p, squares.m[s].p, device_terms.m[s].p);
+	trial_check(t, "the update's hyperparameters", as_vector(end, 0, 7));
 	trial_check(
-		t, "loss and norm", floats_of(end, offsetof(struct step_end, loss), 2));
+		t, "loss and norm", as_vector(end, offsetof(struct step_end, loss), 2));
 }
 
 /* ---- workers ------------------------------------------------------------------------ */
@@ -310,8 +310,8 @@ void try_count_sizes(struct trial *t)
 	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
 }
 
-/* A stream in which the numbers' indices need more than 32 bits, except some in the first row. */
-static const struct rng_stream *rng(void)
+/* Returns a stream with indices that need more than 32 bits, except some in row 0. */
+static const struct rng_stream *test_rng(void)
 {
 	static struct rng_stream stream = {
 		.first = ((int64_t)1 << 32) - 100, .row_step = 100003};
@@ -320,8 +320,8 @@ static const struct rng_stream *rng(void)
 }
 
 TRIAL(keep_random, "x+", M(0),
-	&(struct keep){.density = 0.25f, .scale = 4, .rng = *rng(), .worker = 1})
-TRIAL(round_stochastic, "x+", M(0), rng())
+	&(struct keep){.density = 0.25f, .scale = 4, .rng = *test_rng(), .worker = 1})
+TRIAL(round_stochastic, "x+", M(0), test_rng())
 
 /* Codes are compared four at a time, as 32-bit numbers. */
 void try_quantize(struct trial *t)
@@ -330,8 +330,8 @@ void try_quantize(struct trial *t)
 	make_operands(t, "x+");
 	struct trial_pair codes =
 		add_vector(t, "codes", ceil_div(mat_size(small_shape(t, 0)), 4));
-	struct trial_pair scales = add_vector(t, "scales", rows_of(t, 0));
-	BOTH(t, quantize, M(0), codes.m[s].p, scales.m[s].p, random ? rng() : NULL);
+	struct trial_pair scales = add_vector(t, "scales", operand_rows(t, 0));
+	BOTH(t, quantize, M(0), codes.m[s].p, scales.m[s].p, random ? test_rng() : NULL);
 }
 
 void try_dequantize(struct trial *t)
@@ -341,14 +341,14 @@ void try_dequantize(struct trial *t)
 	struct trial_pair from = pair_random(t, small_shape(t, 0), 1);
 	struct trial_pair codes =
 		pair_blank_vector(t, ceil_div(mat_size(small_shape(t, 0)), 4));
-	struct trial_pair scales = pair_blank_vector(t, rows_of(t, 0));
+	struct trial_pair scales = pair_blank_vector(t, operand_rows(t, 0));
 	cpu->k->quantize(cpu, from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
 	pair_send(t, codes);
 	pair_send(t, scales);
 	BOTH(t, dequantize, M(0), codes.m[s].p, scales.m[s].p);
 }
 
-static struct trial_pair columns_of(struct trial *t, int64_t n, bool wide)
+static struct trial_pair make_blank_columns(struct trial *t, int64_t n, bool wide)
 {
 	return pair_blank_vector(t, wide ? n : ceil_div(n, 2));
 }
@@ -357,10 +357,11 @@ void try_topk_pack(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
 	make_operands(t, "x");
-	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
+	int64_t k = t->c->n[0], n = operand_rows(t, 0) * k;
 	bool wide = t->c->n[1];
 	struct trial_pair values = add_vector(t, "values", n);
-	struct trial_pair columns = add_result(t, "columns", columns_of(t, n, wide));
+	struct trial_pair columns =
+		add_result(t, "columns", make_blank_columns(t, n, wide));
 	cpu->k->keep_largest(cpu, t->m[0].m[CPU], k);
 	pair_send(t, t->m[0]);
 	BOTH(t, topk_pack, values.m[s].p, columns.m[s].p, wide, M(0), k);
@@ -370,11 +371,11 @@ void try_topk_scatter(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
 	make_operands(t, "x!");
-	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
+	int64_t k = t->c->n[0], n = operand_rows(t, 0) * k;
 	bool wide = t->c->n[1];
 	struct trial_pair from = pair_random(t, small_shape(t, 0), 1);
 	struct trial_pair values = pair_blank_vector(t, n),
-			  columns = columns_of(t, n, wide);
+			  columns = make_blank_columns(t, n, wide);
 	cpu->k->keep_largest(cpu, from.m[CPU], k);
 	cpu->k->topk_pack(cpu, values.m[CPU].p, columns.m[CPU].p, wide, from.m[CPU], k);
 	pair_send(t, values);
@@ -386,7 +387,7 @@ TRIAL(normal, "x!", M(0),
 	&(struct normal){.mean = 0.5f,
 		.std = 0.02f,
 		.max_deviation = t->c->n[0] ? 3 : 0,
-		.rng = *rng()})
+		.rng = *test_rng()})
 
 /* ---- the tables --------------------------------------------------------------------- */
 

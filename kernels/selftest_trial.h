@@ -44,7 +44,8 @@ struct trial {
 	double numbers;	       /* elements generated for the CPU, and elements compared */
 	float *staging[SIDES]; /* for conversions */
 	struct trial_pair m[MAX_OPERANDS]; /* the matrices of the call: make_operands() */
-	struct trial_result results[MAX_RESULTS]; /* of the next BOTH() */
+	struct trial_result
+		results[MAX_RESULTS]; /* results to check in the next BOTH() */
 	int n_results;
 	double allowed, worst; /* maximum error allowed; largest error / allowed so far */
 	bool stored;	       /* tolerance.stored */
@@ -73,8 +74,8 @@ struct trial_pair pair_repeated(
 struct trial_pair pair_blank(struct trial *, struct mat like); /* for results: NaN */
 struct trial_pair pair_blank_rows(
 	struct trial *, struct mat like, int64_t rows); /* rows of the CPU's matrix */
-/* Makes a blank GPU matrix like this one, but with `cols` columns. */
-struct mat wider(struct trial *, struct mat like, int64_t cols);
+/* Makes a blank GPU matrix with the rows and the type of `like`, and `cols` columns. */
+struct mat blank_with_columns(struct trial *, struct mat like, int64_t cols);
 struct trial_pair pair_bytes(struct trial *, const void *bytes, size_t n_bytes);
 struct trial_pair pair_ints(struct trial *, int64_t n, int64_t low, int64_t high);
 struct trial_pair pair_vector(struct trial *, int64_t n, double scale);
@@ -90,8 +91,8 @@ void pair_receive(struct trial *, struct trial_pair);
 void make_operands(struct trial *, const char *names);
 /* make_operands() with this number of rows, except for vectors. */
 void make_operands_with_rows(struct trial *, const char *names, int64_t rows);
-int64_t rows_of(const struct trial *, int i); /* of t->m[i] */
-#define M(i) t->m[i].m[s]		      /* matrix i on side s, for BOTH() */
+int64_t operand_rows(const struct trial *, int i); /* rows of t->m[i] on the CPU */
+#define M(i) t->m[i].m[s]			   /* matrix i on side s, for BOTH() */
 
 /* Makes the next BOTH() check x, and returns x; `what` is its name in messages. */
 struct trial_pair add_result(struct trial *, const char *what, struct trial_pair x);
@@ -129,11 +130,12 @@ void call_text(struct str *out, const struct kernel_call *);
 		BOTH(t, name, __VA_ARGS__); \
 	}
 
-/* The dropout of the call on both sides; dropouts_of(): for `rows` rows. */
+/* The dropout of a call on both sides. */
 struct dropouts {
 	struct dropout d[SIDES];
 };
-struct dropouts dropouts_of(struct trial *, int64_t rows);
+/* Makes the dropout of the call, for `rows` rows. */
+struct dropouts make_dropouts(struct trial *, int64_t rows);
 
 /* Runs one call, with d[], memory[] and e set; trial_begin(), called once, allocates staging[]. */
 void trial_begin(struct trial *);

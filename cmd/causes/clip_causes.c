@@ -3,19 +3,15 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-static double grain(const struct step_check *c)
+static double tolerance(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 1e-3 : 0.02;
 }
 
-/* ---- each tensor ---------------------------------------------------------------------- */
-
-/* Returns true if the checked gradient is the reference times a factor. Sets the norms of both:
- * *seen and *own. */
-static bool is_multiple(const struct step_check *c, int i, double *seen, double *own)
+/* Returns true if the checked gradient of tensor i is the reference times a factor. Sets *seen to
+ * the norm of the checked gradient and *own to the norm of the reference. */
+static bool fits_as_multiple(const struct step_check *c, int i, double *seen, double *own)
 {
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	*seen = sqrt(p.aa);
@@ -32,24 +28,22 @@ bool by_clipped_tensors(struct cause_search *s)
 	double clip = 0, seen, own;
 	int clipped = 0, whole = 0;
 	for (int k = 0; k < s->n_wrong; k++)
-		if (is_multiple(c, s->wrong[k], &seen, &own))
+		if (fits_as_multiple(c, s->wrong[k], &seen, &own))
 			clip = fmax(clip, seen);
 	for (int k = 0; k < s->n_wrong; k++) {
-		if (!is_multiple(c, s->wrong[k], &seen, &own))
+		if (!fits_as_multiple(c, s->wrong[k], &seen, &own))
 			return false;
-		bool full = fabs(seen / clip - 1) <= grain(c);
-		clipped += full && own > clip * (1 - grain(c));
-		whole += !full && fabs(seen / own - 1) <= grain(c);
+		bool is_clipped = fabs(seen / clip - 1) <= tolerance(c);
+		clipped += is_clipped && own > clip * (1 - tolerance(c));
+		whole += !is_clipped && fabs(seen / own - 1) <= tolerance(c);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.4g", clip);
 	return clipped > 2 && clipped + whole == s->n_wrong;
 }
 
-/* ---- each rank's shard ---------------------------------------------------------------- */
-
-/* Sums products over slices of the rows of all wrong tensors, as torch.chunk divides them.
- * only: one tensor; -1: all. */
-static void add_shards(
+/* Sums the dot products of n slices of the rows of all wrong tensors, as torch.chunk divides rows.
+ * only: the index of one tensor; -1: all. */
+static void sum_shard_products(
 	const struct cause_search *s, int n, int only, struct products p[AT_LEAST(1)])
 {
 	const struct step_check *c = s->c;
@@ -73,13 +67,13 @@ static void add_shards(
 	}
 }
 
-/* Returns true if the factors f[rank] of its shards explain a tensor. */
-static bool explain_tensor(
+/* Returns true if a tensor is the reference with the shard of each rank times f[rank]. */
+static bool factors_explain_tensor(
 	const struct cause_search *s, int n, int tensor, const double *f)
 {
 	struct products p[MAX_SLICES];
 	double left = 0, all = 0;
-	add_shards(s, n, tensor, p);
+	sum_shard_products(s, n, tensor, p);
 	for (int k = 0; k < n; k++) {
 		left += p[k].aa - 2 * f[k] * p[k].ab + f[k] * f[k] * p[k].bb;
 		all += f[k] * f[k] * p[k].bb;
@@ -88,30 +82,30 @@ static bool explain_tensor(
 }
 
 /* Returns true if each of n ranks clipped by the norm of its own shards; f[rank]: its factor. */
-static bool clips_shards(const struct cause_search *s, int n, double *f)
+static bool are_shards_clipped(const struct cause_search *s, int n, double *f)
 {
 	struct products p[MAX_SLICES];
 	double clip = 0;
 	int clipped = 0, whole = 0;
-	add_shards(s, n, -1, p);
+	sum_shard_products(s, n, -1, p);
 	for (int k = 0; k < n; k++) {
 		f[k] = p[k].bb > 0 ? p[k].ab / p[k].bb : 0;
 		clip = fmax(clip, sqrt(p[k].aa));
 	}
 	for (int k = 0; k < n; k++) {
-		bool full = fabs(sqrt(p[k].aa) / clip - 1) <= grain(s->c);
-		clipped += full;
-		whole += !full && fabs(f[k] - 1) <= grain(s->c);
+		bool is_clipped = fabs(sqrt(p[k].aa) / clip - 1) <= tolerance(s->c);
+		clipped += is_clipped;
+		whole += !is_clipped && fabs(f[k] - 1) <= tolerance(s->c);
 	}
 	if (!clipped || clipped + whole < n || are_equal(f, n, 2e-4))
 		return false;
 	for (int k = 0; k < s->n_wrong; k++)
-		if (!explain_tensor(s, n, s->wrong[k], f))
+		if (!factors_explain_tensor(s, n, s->wrong[k], f))
 			return false;
 	return true;
 }
 
-/* Returns true if the norms of FSDP ranks were not summed. */
+/* Returns true if each FSDP rank clipped its shards by their own norm. */
 bool by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -120,7 +114,7 @@ bool by_clipped_shards(struct cause_search *s)
 	double f[MAX_SLICES];
 	for (size_t k = 0; k < ARRAY_LEN(tries); k++) {
 		int n = (int)tries[k];
-		if (n < 2 || n > MAX_SLICES || !clips_shards(s, n, f))
+		if (n < 2 || n > MAX_SLICES || !are_shards_clipped(s, n, f))
 			continue;
 		for (int i = n - 1; i >= 0; i--)
 			f[i] /= f[0];

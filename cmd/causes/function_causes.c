@@ -2,24 +2,20 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- another function ----------------------------------------------------------------- */
 
 enum { MAX_TRIES = 150 };
 
-bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
+bool try_guess(const struct cause_search *s, const struct guess *t, double *nearest)
 {
 	if (!t->applies || variant_distance(s, t->v, false) > 2 * *nearest)
 		return false;
-	double far = variant_distance(s, t->v, true);
-	bool yes = far <= *nearest;
-	*nearest = yes ? far : *nearest;
-	return yes;
+	double distance = variant_distance(s, t->v, true);
+	bool is_nearer = distance <= *nearest;
+	*nearest = is_nearer ? distance : *nearest;
+	return is_nearer;
 }
 
-/* Appends n guesses. *n_out: the number of guesses so far. */
+/* Appends n guesses to out; *n_out: number of guesses in out. */
 static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
 {
 	BUG_ON((size_t)*n_out + n > MAX_TRIES);
@@ -27,8 +23,8 @@ static void add_guesses(struct guess *out, int *n_out, const struct guess *from,
 	*n_out += (int)n;
 }
 
-/* Adds guesses of what attention sees: chunks, documents, masks. */
-static void add_views(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about the tokens that attention sees: chunks, documents, masks. */
+static void add_attention_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const struct tensor *positions = c->weights.m.positions;
@@ -39,10 +35,10 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			true},
 		{{.restart = 4}, "positions began again in each of 4 chunks", true},
 		{{.unseen = chunks},
-			"attention did not see the chunks before (context parallelism)",
+			"attention did not see earlier chunks (context parallelism)",
 			true},
 		{{.unseen = chunks, .before = 1},
-			"attention saw one chunk before only (context parallelism)",
+			"attention saw only one earlier chunk (context parallelism)",
 			chunks > 2},
 		{{.unseen = chunks, .before = chunks - 2},
 			"the last chunk did not see the first: the ring ends one early "
@@ -53,7 +49,7 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"mask is not causal at the border (context parallelism)",
 			true},
 		{{.mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = chunks},
-			"the chunks before were masked as the own one is: token i of a "
+			"earlier chunks had the causal mask of the own chunk: token i of a "
 			"chunk sees i tokens of each (context parallelism)",
 			c->batch.length % chunks == 0},
 		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
@@ -72,9 +68,9 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"the scores of tokens that attention must not see were 0, not minus "
 			"infinity: the mask is multiplied, or fills with 0",
 			true},
-		{{.mask = MASK_NOT_SELF}, "attention did not see the own token", true},
-		{{.mask = MASK_NOT_SELF_BUT_FIRST}, "attention did not see the own token",
-			true},
+		{{.mask = MASK_NOT_SELF}, "attention did not see the token itself", true},
+		{{.mask = MASK_NOT_SELF_BUT_FIRST},
+			"attention did not see the token itself", true},
 		{{.one_document = true}, "attention saw all documents of a sequence",
 			c->batch.documents},
 		{{.run_on = true}, "positions did not begin again in each document",
@@ -85,11 +81,11 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
 			!c->batch.documents},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Adds guesses of other targets. */
-static void add_targets(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about wrong targets, such as labels that are shifted twice. */
+static void add_target_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const bool masked = c->batch.masked;
 	const struct guess tries[] = {
@@ -103,27 +99,27 @@ static void add_targets(const struct step_check *c, struct guess *out, int *n_ou
 			"the targets were the tokens after the next: labels are shifted twice",
 			true},
 		{{.targets = TARGETS_MASKED_ARE_ZERO},
-			"the targets that do not count were token 0: are they -100 in the loss?",
+			"masked targets were token 0: are they -100 in the loss?",
 			masked},
 		{{.targets = TARGETS_ALL_MASKED_ARE_ZERO},
-			"the targets that do not count were token 0: are they -100 in the loss?",
+			"masked targets were token 0: are they -100 in the loss?",
 			masked},
 		{{.targets = TARGETS_UNMASKED},
-			"the targets that do not count did: the mask is ignored", masked},
+			"masked targets counted: the mask is ignored", masked},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"the last target of each sequence did not count", true},
 		{{.targets = TARGETS_WITHOUT_FIRST},
 			"the first target of each sequence did not count", true},
 		{{.targets = TARGETS_OF_SECOND_HALF},
 			"the targets of the first half of each sequence did not count: "
-			"a mask of the loss that the batch lacks?",
+			"does the batch lack a loss mask?",
 			c->batch.length > 2},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Adds guesses of other rotations, scales, norms and activations. */
-static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about wrong rotations, scales, norms and activations. */
+static void add_function_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const bool rope = m->arch->rope;
@@ -136,14 +132,14 @@ static void add_functions(const struct step_check *c, struct guess *out, int *n_
 			"instead of halves",
 			rope},
 		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
-			"queries and keys were rotated in halves, of rows that are in pairs",
+			"queries and keys were rotated in halves, although their rows are in pairs",
 			rope},
 		{{.other_gelu = true},
 			m->act == ACT_GELU ? "GELU were approximated by tanh"
 					   : "GELU were exact, not approximated by tanh",
 			m->act != ACT_SWIGLU},
 		{{.function = {.gate_exchanged = true}},
-			"SwiGLU's activation were of w3 (up), not of w1 (gate)",
+			"SwiGLU's activation were applied to w3 (up), not to w1 (gate)",
 			m->act == ACT_SWIGLU},
 		{{.rope_factor = 1}, "rotations were not scaled (rope_scaling)", scaled},
 		{{.rope_factor = 8},
@@ -168,25 +164,25 @@ static void add_functions(const struct step_check *c, struct guess *out, int *n_
 		{{.rope_theta = 5e5}, "rope theta were 500000", rope},
 		{{.rope_theta = 1e6}, "rope theta were 1000000", rope},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-static void rotate_nothing(struct model *m)
+static void disable_rope(struct model *m)
 {
 	m->c.nope_every = 1;
 }
 
-static void rotate_all_layers(struct model *m)
+static void enable_rope_in_all_layers(struct model *m)
 {
 	m->c.nope_every = 0;
 }
 
-static void leave_out_head_norms(struct model *m)
+static void remove_head_norms(struct model *m)
 {
 	m->c.qk_norm = false;
 }
 
-static void leave_out_final_norm(struct model *m)
+static void remove_final_norm(struct model *m)
 {
 	m->norm = m->norm_bias = NULL;
 }
@@ -201,17 +197,17 @@ static int64_t count_spare_rows(const struct step_check *c)
 	return c->weights.m.positions ? c->weights.m.positions->dims[0] - 1 - last : 0;
 }
 
-/* Adds guesses of other rotations and positions. */
-static void add_positions(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about missing or wrong rotations and positions. */
+static void add_position_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const bool rope = m->arch->rope, plain = rope && m->c.rope_scaling == ROPE_PLAIN;
 	const bool table = m->positions, spare = count_spare_rows(c) >= 2;
 	const int64_t half = m->head_dim / 2;
 	const struct guess tries[] = {
-		{{.change = rotate_nothing}, "queries and keys were not rotated: no rope",
+		{{.change = disable_rope}, "queries and keys were not rotated: no rope",
 			rope},
-		{{.change = rotate_all_layers},
+		{{.change = enable_rope_in_all_layers},
 			"the layers without rope had it (no_rope_layers)",
 			rope && m->c.nope_every},
 		{{.function = {.rotated = half}},
@@ -224,7 +220,7 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 		{{.rope_linear = 8}, "positions were divided by 8 (linear rope scaling)",
 			plain},
 		{{.function = {.kept_angles = half / 2}},
-			"only the first half of the angles of each head were rotated by: the other "
+			"heads were rotated only by the first half of their angles: the other "
 			"frequencies are 0",
 			rope && half > 1},
 		{{.function = {.rotation = ROTATE_QUERIES}},
@@ -238,22 +234,23 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 			     : "positions ran backwards",
 			true},
 		{{.still = true}, "all positions were 0", table},
-		{{.shift = 1}, "positions began at 1: each is a row too far in its table",
+		{{.shift = 1},
+			"positions began at 1: each reads the next row of the table",
 			table},
 		{{.shift = 2}, "positions began at 2, as OPT's do", spare},
 		{{.zeroed = {m->positions ? m->positions->name : ""}},
 			"the embedding of positions were not added", m->positions},
 		{{.function = {.alibi = true}},
 			"scores fell with the distance, too (ALiBi)", true},
-		{{.change = rotate_nothing, .function = {.alibi = true}},
+		{{.change = disable_rope, .function = {.alibi = true}},
 			"scores fell with the distance (ALiBi), and there were no rope",
 			rope},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Adds guesses of biases that are left out or added twice. */
-static void add_biases(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about biases that are missing or added twice. */
+static void add_bias_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const bool qkv = m->blocks[0].sub[ATTENTION].in_bias[0];
@@ -276,11 +273,11 @@ static void add_biases(const struct step_check *c, struct guess *out, int *n_out
 			"the biases of attention's and the FFN's outputs were added twice",
 			wo && w2},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Adds guesses of other norms and activation functions. */
-static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about wrong norms, activations, and groups of heads. */
+static void add_norm_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const bool rms = m->arch->norm == NORM_RMS, silu = m->act == ACT_SWIGLU;
@@ -300,10 +297,10 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			    : "the norms before attention were RMSNorm, not LayerNorm: no mean is "
 			      "subtracted",
 			true},
-		{{.change = leave_out_head_norms}, "queries and keys had no norms",
+		{{.change = remove_head_norms}, "queries and keys had no norms",
 			m->c.qk_norm},
-		{{.change = leave_out_final_norm},
-			"there were no norm after the last layer", true},
+		{{.change = remove_final_norm}, "there were no norm after the last layer",
+			true},
 		{{.act = ACT_PLAIN_GELU}, "the activation were GELU, not SiLU", silu},
 		{{.act = ACT_TANH_GELU}, "the activation were GELU (by tanh), not SiLU",
 			silu},
@@ -312,12 +309,15 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 		{{.act = ACT_QUICK_GELU},
 			"the activation were x sigmoid(1.702 x) (quick GELU)", true},
 		{{.function = {.softmax_plus_one = true}},
-			"the sum in attention's softmax had 1 more (softmax1)", true},
+			"attention's softmax added 1 to its denominator (softmax1)",
+			true},
 		{{.function = {.values_exchanged = true}},
-			"query heads were assigned to heads of values in turn, and to keys in groups",
+			"query heads were assigned to value heads in turn, and to key heads in "
+			"groups",
 			m->c.kv_heads < m->c.heads && m->c.kv_heads > 1},
 		{{.function = {.heads_in_turn = true, .values_exchanged = true}},
-			"query heads were assigned to heads of keys in turn, and to values in groups",
+			"query heads were assigned to key heads in turn, and to value heads in "
+			"groups",
 			m->c.kv_heads < m->c.heads && m->c.kv_heads > 1},
 		{{.function = {.softmax_scale = 1 / sqrt((double)m->c.dim)}},
 			"scores were divided by the root of the model's width, not of a head's",
@@ -326,15 +326,15 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			"attention and FFN of each layer had the same input (parallel residual)",
 			true},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-static void scale_no_residual(struct model *m)
+static void remove_residual_scale(struct model *m)
 {
 	m->c.residual_scale = 0;
 }
 
-static void scale_no_logits(struct model *m)
+static void remove_logit_scale(struct model *m)
 {
 	m->c.logit_scale = 0;
 }
@@ -344,18 +344,18 @@ static void rotate_all_channels(struct model *m)
 	m->c.rotary = 0;
 }
 
-static void use_one_theta(struct model *m)
+static void remove_local_theta(struct model *m)
 {
 	m->c.rope_local_theta = 0;
 }
 
-static void drop_amplitude(struct model *m)
+static void remove_rope_amplitude(struct model *m)
 {
 	m->c.rope_attention = 1;
 }
 
-/* Adds guesses that lack a factor, limit or rotation of the model's family. */
-static void add_families(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about a missing factor, limit or rotation of the model's family. */
+static void add_family_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const struct model_config *o = &m->c;
@@ -367,28 +367,29 @@ static void add_families(const struct step_check *c, struct guess *out, int *n_o
 			o->logit_cap > 0},
 		{{.function = {.embedding_scale = 1}}, "the embedding were not scaled",
 			o->embedding_scale > 0 || m->arch->root_embedding},
-		{{.change = scale_no_residual},
-			"what sublayers add to the residual stream were not scaled",
+		{{.change = remove_residual_scale},
+			"the outputs of sublayers were not scaled before the residual addition",
 			o->residual_scale > 0},
 		{{.function = {.softmax_scale = 1 / root}},
 			"scores were divided by the root of a head's width, not scaled as the "
 			"configuration says",
 			o->attention_scale > 0},
-		{{.change = scale_no_logits}, "logits were not scaled",
+		{{.change = remove_logit_scale}, "logits were not scaled",
 			o->logit_scale > 0},
 		{{.change = rotate_all_channels}, "all channels of a head were rotated",
 			o->rotary},
-		{{.change = use_one_theta},
-			"layers with a window had the rope theta of the others",
+		{{.change = remove_local_theta},
+			"layers with a window had the rope theta of layers without one",
 			o->rope_local_theta > 0},
-		{{.change = drop_amplitude}, "YaRN had no factor of cosines and sines",
+		{{.change = remove_rope_amplitude},
+			"YaRN did not scale cosines and sines",
 			o->rope_scaling == ROPE_YARN},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Adds guesses that sum over the tensor-parallel ranks what each rank already has. */
-static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int *n_out)
+/* Adds guesses about sums over tensor-parallel ranks of values that each rank already has. */
+static void add_rank_sum_guesses(const struct step_check *c, struct guess *list, int *n)
 {
 	const struct model *m = &c->weights.m;
 	const double tp = (double)c->o.tp;
@@ -419,42 +420,41 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 			"outputs",
 			tp > 1 && wo && w2},
 	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Removes an axis that the layout does not have from the detail. Without a layout, the axis
- * becomes a question. */
-static void name_axis(struct cause_search *s)
+/* Removes "context parallelism" if the layout has none; without a layout, it becomes a question. */
+static void correct_axis(struct cause_search *s)
 {
 	static const char axis[] = " (context parallelism)";
-	char *at = strstr(s->detail, axis);
+	char *rest = strstr(s->detail, axis);
 	scoped_str text = {0};
-	if (!at || s->c->o.cp > 1)
+	if (!rest || s->c->o.cp > 1)
 		return;
-	str_printf(&text, "%.*s%s%s", (int)(at - s->detail), s->detail,
-		has_layout(s->c) ? "" : " (context parallelism?)", at + strlen(axis));
+	str_printf(&text, "%.*s%s%s", (int)(rest - s->detail), s->detail,
+		has_layout(s->c) ? "" : " (context parallelism?)", rest + strlen(axis));
 	snprintf(s->detail, sizeof(s->detail), "%s", text.s);
 }
 
-/* Returns whether a guess explains the gradients. */
+/* Returns true if another function than the model's explains the gradients. */
 bool by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = 0;
-	add_functions(s->c, tries, &n);
-	add_views(s->c, tries, &n);
-	add_targets(s->c, tries, &n);
-	add_positions(s->c, tries, &n);
-	add_biases(s->c, tries, &n);
-	add_parts(s->c, tries, &n);
-	add_families(s->c, tries, &n);
-	add_sums_of_ranks(s->c, tries, &n);
+	add_function_guesses(s->c, tries, &n);
+	add_attention_guesses(s->c, tries, &n);
+	add_target_guesses(s->c, tries, &n);
+	add_position_guesses(s->c, tries, &n);
+	add_bias_guesses(s->c, tries, &n);
+	add_norm_guesses(s->c, tries, &n);
+	add_family_guesses(s->c, tries, &n);
+	add_rank_sum_guesses(s->c, tries, &n);
 	double nearest = s->near;
 	const char *text = NULL;
 	for (int t = 0; t < n; t++)
-		if (is_nearer(s, &tries[t], &nearest))
+		if (try_guess(s, &tries[t], &nearest))
 			text = tries[t].text;
 	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
-	name_axis(s);
+	correct_axis(s);
 	return text;
 }

@@ -2,12 +2,10 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* Returns the distance of a tensor, compared with its bound. size: the norm of all gradients. A
- * gradient that is zero except for rounding has no direction: only its size is compared. */
-static double far_of_tensor(const struct step_check *c, int i, const struct products *p,
+/* Returns the residual of tensor i over its bound. size: the norm of all gradients. A gradient that
+ * is zero except for rounding has no direction: only its size is compared. */
+static double tensor_distance(const struct step_check *c, int i, const struct products *p,
 	double factor, double size)
 {
 	const double zero = c->o.precision == RUN_FP32 ? 1e-6 : 1e-3;
@@ -35,7 +33,7 @@ double largest_residual(const struct cause_search *s, const struct gradients *g)
 		int i = s->wrong[k];
 		if (g->g[c->of[i].in_model])
 			farthest = fmax(farthest,
-				far_of_tensor(c, i, &p[i], factor, sqrt(all.bb)));
+				tensor_distance(c, i, &p[i], factor, sqrt(all.bb)));
 	}
 	free(p);
 	return farthest;
@@ -56,20 +54,20 @@ bool set_screen(struct cause_search *s)
 }
 
 void gradients_of(
-	const struct cause_search *s, struct variant v, bool all, struct gradients *g)
+	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
-	v.wanted = all ? NULL : s->screen;
+	v.wanted = is_full ? NULL : s->screen;
 	v.sequence = -1;
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }
 
-double variant_distance(const struct cause_search *s, struct variant v, bool all)
+double variant_distance(const struct cause_search *s, struct variant v, bool is_full)
 {
 	struct gradients g = {0};
-	gradients_of(s, v, all, &g);
-	double far = largest_residual(s, &g);
+	gradients_of(s, v, is_full, &g);
+	double dist = largest_residual(s, &g);
 	gradients_free(&g);
-	return far;
+	return dist;
 }
 
 void set_required_distance(struct cause_search *s)
@@ -77,89 +75,90 @@ void set_required_distance(struct cause_search *s)
 	s->near = fmin(1, 0.5 * largest_residual(s, &s->c->reference));
 }
 
-/* Gets one tensor of n gradients. Returns false if one of them lacks it. */
-static bool get_parts(const float **part, const struct gradients *of, int n, int tensor)
+/* Sets part[n] to one tensor of n gradients. Returns false if a gradient lacks the tensor. */
+static bool get_parts(const float **part, const struct gradients *g, int n, int tensor)
 {
-	bool all = true;
+	bool has_all = true;
 	for (int j = 0; j < n; j++) {
-		part[j] = of[j].g[tensor];
-		all &= part[j] != NULL;
+		part[j] = g[j].g[tensor];
+		has_all &= part[j] != NULL;
 	}
-	return all;
+	return has_all;
 }
 
-bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x)
+bool solve_factors(
+	const struct cause_search *s, const struct gradients *g, int n, double *x)
 {
 	const float *part[MAX_PARTS];
 	double *a = xcalloc((size_t)(n * n), sizeof(*a));
 	memset(x, 0, (size_t)n * sizeof(*x));
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor_check *t = &s->c->of[s->wrong[k]];
-		if (get_parts(part, of, n, t->in_model))
+		if (get_parts(part, g, n, t->in_model))
 			add_products(a, x, part, n, s->c->seen[s->wrong[k]], t->n);
 	}
-	bool yes = solve(a, x, n);
+	bool is_solved = solve(a, x, n);
 	free(a);
-	return yes;
+	return is_solved;
 }
 
-/* Returns the residual of a fit, relative to what was seen. */
-static double left_by(
-	const struct cause_search *s, const struct gradients *of, int n, const double *x)
+/* Returns the residual of a fit, relative to the checked gradients. */
+static double residual_of_fit(
+	const struct cause_search *s, const struct gradients *g, int n, const double *x)
 {
 	const float *part[MAX_PARTS];
 	double left = 0, size = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
 		const float *y = s->c->seen[i];
-		double own = products_of(y, y, s->c->of[i].n).aa;
-		if (!get_parts(part, of, n, s->c->of[i].in_model) || !(own > 0))
+		double square = products_of(y, y, s->c->of[i].n).aa;
+		if (!get_parts(part, g, n, s->c->of[i].in_model) || !(square > 0))
 			continue;
 		double d = distance_of(part, x, n, y, s->c->of[i].n);
-		left += d * d * own;
-		size += own;
+		left += d * d * square;
+		size += square;
 	}
 	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
-/* Returns whether the weight of a sequence equals this one within rounding. */
+/* Returns true if the weight of a sequence equals this one within rounding. */
 static bool is_weight(const struct step_check *c, double x, double weight)
 {
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
 }
 
-/* "5 6 7 8" */
-static void put_sequences(const struct step_check *c, char *out, size_t capacity,
+/* Writes the numbers of the sequences with a weight, from 1, such as "5 6 7 8". */
+static void list_sequences(const struct step_check *c, char *out, size_t capacity,
 	const double *x, int n, double weight)
 {
-	size_t at = 0;
+	size_t len = 0;
 	*out = '\0';
-	for (int i = 0; i < n && at < capacity; i++)
+	for (int i = 0; i < n && len < capacity; i++)
 		if (is_weight(c, x[i], weight))
-			at += (size_t)snprintf(
-				out + at, capacity - at, "%s%d", at ? " " : "", i + 1);
+			len += (size_t)snprintf(
+				out + len, capacity - len, "%s%d", len ? " " : "", i + 1);
 }
 
-/* Returns whether a few sequences have the largest weight and all remaining ones the same
- * smaller weight. Lists the few. */
-static bool are_few(const struct step_check *c, const double *x, int n, char *out,
-	size_t capacity, double *times)
+/* Returns true if a few sequences have the weight 1 and all remaining ones the same smaller weight.
+ * Lists the few in out, and sets *times to the ratio of the weights. */
+static bool has_few_heavy_sequences(const struct step_check *c, const double *x, int n,
+	char *out, size_t capacity, double *times)
 {
-	double least = 1;
+	double min = 1;
 	int few = 0, others = 0;
 	for (int i = 0; i < n; i++)
-		least = fmin(least, x[i]);
+		min = fmin(min, x[i]);
 	for (int i = 0; i < n; i++) {
 		few += is_weight(c, x[i], 1);
-		others += is_weight(c, x[i], least);
+		others += is_weight(c, x[i], min);
 	}
-	*times = 1 / least;
-	put_sequences(c, out, capacity, x, n, 1);
-	return few + others == n && others > few && !is_weight(c, least, 0);
+	*times = 1 / min;
+	list_sequences(c, out, capacity, x, n, 1);
+	return few + others == n && others > few && !is_weight(c, min, 0);
 }
 
-/* Returns whether all weights are 0 or 1. */
-static bool has_equal_others(const struct step_check *c, const double *x, int n)
+/* Returns true if all weights are 0 or 1. */
+static bool are_all_zero_or_one(const struct step_check *c, const double *x, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!is_weight(c, x[i], 0) && !is_weight(c, x[i], 1))
@@ -167,32 +166,30 @@ static bool has_equal_others(const struct step_check *c, const double *x, int n)
 	return true;
 }
 
-/* Describes the weights x, the largest of which is 1. most: the largest weight before the
- * division. */
-static void describe_sequences(
-	struct cause_search *s, const double *x, int n, double most)
+/* Describes the weights x[n] of sequences, which were divided by their maximum, max. */
+static void describe_sequences(struct cause_search *s, const double *x, int n, double max)
 {
 	const struct step_check *c = s->c;
 	char list[100], *text = s->detail;
 	const size_t size = sizeof(s->detail);
-	/* (a zero among other weights hides them) */
+	/* (only weights of 0 and 1 are listed as zeros) */
 	*list = '\0';
-	if (has_equal_others(c, x, n))
-		put_sequences(c, list, sizeof(list), x, n, 0);
-	double times = shown(c, most / c->scale.run_clip);
+	if (are_all_zero_or_one(c, x, n))
+		list_sequences(c, list, sizeof(list), x, n, 0);
+	double times = shown(c, max / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
-			"%s of %d do not count, in norms alone, of whose gradients each "
-			"tensor-parallel rank has a part with sequence parallelism: not summed "
-			"over the ranks%s",
+			"%s of %d do not count, but only in norms: with sequence parallelism, "
+			"their gradients must be summed over the tensor-parallel ranks%s",
 			list, n, question(c));
 	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
-		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
-			list, n, times);
+		snprintf(text, size,
+			"%s of %d do not count, and all others count %.3g times", list, n,
+			times);
 	else if (*list)
 		snprintf(text, size, "%s of %d do not count", list, n);
-	else if (are_few(c, x, n, list, sizeof(list), &times))
-		snprintf(text, size, "%s of %d count %.3g times, and the others once",
+	else if (has_few_heavy_sequences(c, x, n, list, sizeof(list), &times))
+		snprintf(text, size, "%s of %d count %.3g times, and all others once",
 			list, n, shown(c, times));
 	else {
 		append_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
@@ -210,7 +207,7 @@ static double largest_bound(const struct step_check *c, const bool *wanted)
 	return bound;
 }
 
-/* Returns the number of elements of the wrong tensors that are wanted. */
+/* Returns the number of elements of those wrong tensors that are wanted. */
 static int64_t count_elements(const struct cause_search *s, const bool *wanted)
 {
 	int64_t n = 0;
@@ -221,8 +218,8 @@ static int64_t count_elements(const struct cause_search *s, const bool *wanted)
 	return n;
 }
 
-/* Limits the wanted tensors to MAX_ELEMENTS elements, or to one tensor. */
-static void limit_wanted(const struct model *m, bool *wanted)
+/* Removes tensors from wanted until they have at most MAX_ELEMENTS elements, or are one tensor. */
+static void limit_elements(const struct model *m, bool *wanted)
 {
 	enum { MAX_ELEMENTS = 1 << 22 };
 	int64_t elements = 0;
@@ -249,17 +246,17 @@ static bool fit_sequences(
 		reference_float64(&c->weights, &c->batch, &v, &g[j]);
 		one[j] = c->scale.common;
 	}
-	double left = fit(s, g, n, x) ? left_by(s, g, n, x) : INFINITY;
+	double left = solve_factors(s, g, n, x) ? residual_of_fit(s, g, n, x) : INFINITY;
 	bool fits = left <= bound &&
-		    (wanted == s->screen || left <= 0.5 * left_by(s, g, n, one));
+		    (wanted == s->screen || left <= 0.5 * residual_of_fit(s, g, n, one));
 	for (int j = 0; j < n; j++)
 		gradients_free(&g[j]);
 	free(g);
 	return fits;
 }
 
-/* Returns whether a few numbers may fit each tensor without a cause by chance. */
-static bool are_by_chance(const struct cause_search *s)
+/* Returns true if a few numbers may fit each tensor without a cause by chance. */
+static bool may_all_fit_by_chance(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0 &&
@@ -268,34 +265,33 @@ static bool are_by_chance(const struct cause_search *s)
 	return true;
 }
 
-/* (The remaining tensors are tried only if the weights explain the screen. A single norm has
- * too few elements for it.) */
+/* Returns true if weights of the sequences explain the gradients. First tries s->screen, unless it
+ * has too few elements, such as a single norm; then all tensors. */
 bool by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int n = (int)s->c->batch.n;
-	double x[MAX_PARTS], most = 0;
-	if (n < 2 || n > MAX_PARTS || are_by_chance(s) ||
+	double x[MAX_PARTS], max = 0;
+	if (n < 2 || n > MAX_PARTS || may_all_fit_by_chance(s) ||
 		(count_elements(s, s->screen) >= 4 * n &&
 			!fit_sequences(s, n, s->screen, x)))
 		return false;
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
 	unexplained(s, wanted);
-	limit_wanted(m, wanted);
+	limit_elements(m, wanted);
 	bool fits = fit_sequences(s, n, wanted, x);
 	free(wanted);
 	for (int j = 0; j < n; j++)
-		most = fmax(most, fabs(x[j]));
-	for (int j = 0; j < n && most > 0; j++)
-		x[j] /= most;
+		max = fmax(max, fabs(x[j]));
+	for (int j = 0; j < n && max > 0; j++)
+		x[j] /= max;
 	fits = fits && !are_equal(x, n, 0.01);
 	if (fits)
-		describe_sequences(s, x, n, most);
+		describe_sequences(s, x, n, max);
 	return fits;
 }
 
-/* Returns whether exp_avg was zero before the step: (m1 - beta1 m0) / (1 - beta1) is then right
- * without m0. */
+/* Returns true if exp_avg was zero before: (m1 - beta1 m0) / (1 - beta1) is right without m0. */
 bool by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
@@ -317,64 +313,64 @@ bool by_lost_moments(struct cause_search *s)
 	return !e.code && 2 * right > c->n;
 }
 
-/* Assembles the gradient of a tensor from the gradients of n ranks: rows or columns of each
- * rank, or all of one rank. Returns the allocated one that comes nearest. */
-static float *assemble(
-	const struct cause_search *s, int i, const struct gradients *of, int n)
+/* Assembles the gradient ranks_g tensor i from the gradients ranks_g n ranks: rows or columns
+ * ranks_g each rank, or all ranks_g one rank. Returns the nearest one, which the caller frees. */
+static float *assemble_from_ranks(
+	const struct cause_search *s, int i, const struct gradients *ranks_g, int n)
 {
 	const struct tensor *t = tensor_of(s->c, i);
 	int k = s->c->of[i].in_model;
 	int64_t size = s->c->of[i].n, cols = t->ndim > 1 ? t->dims[1] : 1;
 	float *best = NULL;
 	double nearest = INFINITY;
-	for (int how = 0; how < n + 2; how++) {
+	for (int order = 0; order < n + 2; order++) {
 		float *g = xmalloc((size_t)max64(1, size) * sizeof(*g));
 		for (int rank = 0; rank < n; rank++) {
-			int64_t all = how == 0 ? t->dims[0] : cols;
+			int64_t all = order == 0 ? t->dims[0] : cols;
 			int64_t from = part_begin(all, n, rank),
 				to = part_begin(all, n, rank + 1);
 			for (int64_t j = 0; j < size; j++) {
-				int64_t at = how == 0 ? j / cols : j % cols;
-				if (how > 1 ? how - 2 == rank : at >= from && at < to)
-					g[j] = of[rank].g[k][j];
+				int64_t index = order == 0 ? j / cols : j % cols;
+				if (order > 1 ? order - 2 == rank
+					      : index >= from && index < to)
+					g[j] = ranks_g[rank].g[k][j];
 			}
 		}
 		const struct products p = products_of(s->c->seen[i], g, size);
-		double far = p.bb > 0 ? residual_of(&p, p.ab / p.bb) : INFINITY;
-		if (best && !(far < nearest)) {
+		double dist = p.bb > 0 ? residual_of(&p, p.ab / p.bb) : INFINITY;
+		if (best && !(dist < nearest)) {
 			free(g);
 			continue;
 		}
 		free(best);
 		best = g;
-		nearest = far;
+		nearest = dist;
 	}
 	return best;
 }
 
-/* Returns whether n ranks that lack one sum explain the gradients. full: of all tensors, or of
- * the screen. */
-static bool misses(const struct cause_search *s, int n, enum missing which, bool full)
+/* Returns true if n ranks without an all-reduce explain s->screen or, if is_full, all tensors. */
+static bool lacks_all_reduce(
+	const struct cause_search *s, int n, enum missing which, bool is_full)
 {
 	struct step_check *c = s->c;
-	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
+	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	struct gradients all = {.n = c->weights.m.n_tensors};
 	all.g = xcalloc((size_t)all.n, sizeof(*all.g));
-	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, full, of);
+	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, g);
 	for (int k = 0; k < s->n_wrong; k++)
-		if (full || s->screen[c->of[s->wrong[k]].in_model])
+		if (is_full || s->screen[c->of[s->wrong[k]].in_model])
 			all.g[c->of[s->wrong[k]].in_model] =
-				assemble(s, s->wrong[k], of, n);
-	bool yes = largest_residual(s, &all) <= s->near;
+				assemble_from_ranks(s, s->wrong[k], g, n);
+	bool is_explained = largest_residual(s, &all) <= s->near;
 	for (int rank = 0; rank < n; rank++)
-		gradients_free(&of[rank]);
-	free(of);
+		gradients_free(&g[rank]);
+	free(g);
 	gradients_free(&all);
-	return yes;
+	return is_explained;
 }
 
-/* Returns whether tensor-parallel ranks lack an all-reduce, so that each goes on with its own
- * part. */
+/* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part. */
 bool by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
@@ -385,12 +381,13 @@ bool by_missing_all_reduce(struct cause_search *s)
 			"backpropagated its own part of the gradient: no all-reduce where "
 			"column-parallel layers begin"},
 		{MISSING_ATTENTION,
-			"went on with its own part of attention: no all-reduce of its output (wo)"},
+			"continued with its own part of attention: no all-reduce of its "
+			"output (wo)"},
 		{MISSING_FFN,
-			"went on with its own part of the FFN: no all-reduce of its output (w2)"},
+			"continued with its own part of the FFN: no all-reduce of its output (w2)"},
 		{MISSING_BOTH,
-			"went on with its own parts: no all-reduce of the outputs of attention and "
-			"FFN (wo, w2)"}};
+			"continued with its own parts: no all-reduce of the outputs of attention "
+			"and FFN (wo, w2)"}};
 	if (s->c->lora.used) /* (how ranks divide adapters is not known) */
 		return false;
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
@@ -398,8 +395,10 @@ bool by_missing_all_reduce(struct cause_search *s)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
 			if (degrees[i] && degrees[i] <= MAX_PARTS &&
 				(tries[k].which == MISSING_ENTER || !s->forward_right) &&
-				misses(s, (int)degrees[i], tries[k].which, false) &&
-				misses(s, (int)degrees[i], tries[k].which, true)) {
+				lacks_all_reduce(
+					s, (int)degrees[i], tries[k].which, false) &&
+				lacks_all_reduce(
+					s, (int)degrees[i], tries[k].which, true)) {
 				snprintf(s->detail, sizeof(s->detail), "%s%s",
 					tries[k].text, question(s->c));
 				return true;
@@ -407,24 +406,26 @@ bool by_missing_all_reduce(struct cause_search *s)
 	return false;
 }
 
-/* Returns whether the loss has another term: the wrong tensors, or the tensors of the screen, are
+/* Returns true if the loss has another term: the wrong tensors, or only s->screen if !all, are
  * x[0] times the gradient of the term plus x[1] times the reference. */
 static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {
 	const struct step_check *c = s->c;
-	struct gradients of[2] = {{0}, c->reference};
-	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &of[0]);
-	bool fits = fit(s, of, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) && x[1] > 0;
-	for (int k = 0; k < of[0].n && fits; k++) /* their sum, in place */
+	struct gradients g[2] = {{0}, c->reference};
+	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &g[0]);
+	bool fits = solve_factors(s, g, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) &&
+		    x[1] > 0;
+	for (int k = 0; k < g[0].n && fits; k++) /* their sum, in place */
 		for (int64_t j = 0;
-			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
-			of[0].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
-						x[1] * (double)of[1].g[k][j]);
-	fits = fits && largest_residual(s, &of[0]) <= s->near;
-	gradients_free(&of[0]);
+			g[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
+			g[0].g[k][j] = (float)(x[0] * (double)g[0].g[k][j] +
+					       x[1] * (double)g[1].g[k][j]);
+	fits = fits && largest_residual(s, &g[0]) <= s->near;
+	gradients_free(&g[0]);
 	return fits;
 }
 
+/* Returns true if a further term of the loss explains the gradients; x: both factors. */
 static bool has_term(const struct cause_search *s, enum loss term, double *x)
 {
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
@@ -464,17 +465,15 @@ bool by_unit_weights(struct cause_search *s)
 	       variant_distance(s, v, true) <= s->near;
 }
 
-/* ---- layers and residuals ------------------------------------------------------------- */
-
-/* Returns the unit of the first wrong tensor in backward order that has no cause; -1: none. (A
- * part of a tied table comes after all layers.) */
-static int first_unit(const struct cause_search *s)
+/* Returns the unit of the first wrong tensor without a cause, in backward order; -1: none. A tied
+ * embedding is skipped, as a part of its gradient comes after all layers. */
+static int find_first_unit(const struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor *t = tensor_of(s->c, s->wrong[k]);
-		bool tied = t == m->output && t == m->tokens;
-		if (s->c->of[s->wrong[k]].cause < 0 && !(tied && s->n_wrong > 1))
+		bool is_tied = t == m->output && t == m->tokens;
+		if (s->c->of[s->wrong[k]].cause < 0 && !(is_tied && s->n_wrong > 1))
 			return t->unit;
 	}
 	return -1;
@@ -488,23 +487,24 @@ static bool layer_has_no_gradient(const struct step_check *c, int layer)
 	return true;
 }
 
-/* Returns whether a path is possible. A detached residual changes no gradient of a later layer;
- * a layer that is left out has no gradient. */
-static bool is_possible(const struct cause_search *s, const struct path *p, bool forward)
+/* Returns true if a path may explain the gradients. A detached residual changes no gradient of a
+ * later layer; a skipped layer has no gradient. may_change_loss: the loss may be wrong, too. */
+static bool is_path_possible(
+	const struct cause_search *s, const struct path *p, bool may_change_loss)
 {
-	const int layers = (int)s->c->weights.m.c.layers, unit = first_unit(s);
-	const bool all = p->layer < 0;
+	const int layers = (int)s->c->weights.m.c.layers, unit = find_first_unit(s);
+	const bool is_all = p->layer < 0;
 	switch (p->kind) {
 	case PATH_DETACHED:
 		return unit >= 0 && unit <= layers &&
-		       (all || p->layer == unit || p->layer + 1 == unit);
+		       (is_all || p->layer == unit || p->layer + 1 == unit);
 	case PATH_NO_RESIDUAL:
-		return forward;
+		return may_change_loss;
 	case PATH_SKIPPED:
-		return forward && !all && !p->sublayer &&
+		return may_change_loss && !is_all && !p->sublayer &&
 		       layer_has_no_gradient(s->c, p->layer);
 	case PATH_TWICE:
-		return forward && !all && !p->sublayer;
+		return may_change_loss && !is_all && !p->sublayer;
 	default:
 		return false;
 	}
@@ -514,30 +514,29 @@ static void describe_path(struct cause_search *s, const struct path *p)
 {
 	char layer[40] = "all layers";
 	static const char *const around[] = {"attention", "the FFN", "the whole"};
-	const char *of = around[p->sublayer];
+	const char *sublayer = around[p->sublayer];
 	if (p->layer >= 0)
 		snprintf(layer, sizeof(layer), "layer %d", p->layer);
 	if (p->kind == PATH_NO_RESIDUAL)
 		snprintf(s->detail, sizeof(s->detail),
-			"there were no residual beside %s of %s: x = f(x), not x + f(x)",
-			of, layer);
+			"there were no residual connection around %s of %s: x = f(x), not x + f(x)",
+			sublayer, layer);
 	else if (p->kind == PATH_DETACHED)
 		snprintf(s->detail, sizeof(s->detail),
-			"the residual beside %s of %s had no backward: it is detached",
-			of, layer);
+			"the residual connection around %s of %s were detached", sublayer,
+			layer);
 	else
 		snprintf(s->detail, sizeof(s->detail), "%s were %s", layer,
 			p->kind == PATH_SKIPPED ? "left out" : "computed twice");
 }
 
-/* Returns whether a layer is left out or computed twice, or a residual is missing or detached.
- * If the forward pass is right, or few tensors are wrong, it tries only what does not change the
- * loss. */
+/* Returns true if a layer is skipped or computed twice, or a residual is missing or detached. If
+ * the forward pass is right, or few tensors are wrong, only paths that keep the loss are tried. */
 bool by_path(struct cause_search *s)
 {
 	enum { MAX_LAYERS = 12 }; /* (each of them takes three passes) */
 	const int layers = (int)s->c->weights.m.c.layers;
-	const bool forward = (s->has & IF_MOST) && (s->has & IF_FORWARD);
+	const bool can_change_loss = (s->has & IF_MOST) && (s->has & IF_FORWARD);
 	struct path best = {0};
 	double nearest = s->near;
 	for (int layer = -1; layer < layers; layer++)
@@ -545,43 +544,43 @@ bool by_path(struct cause_search *s)
 			for (int sub = 0; sub < SUBLAYERS + (k == PATH_DETACHED); sub++) {
 				const struct path p = {(enum path_kind)k, layer, sub};
 				const struct guess g = {{.function = {.path = p}}, NULL,
-					is_possible(s, &p,
-						forward &&
+					is_path_possible(s, &p,
+						can_change_loss &&
 							(layer < 0 ||
 								layers <= MAX_LAYERS))};
-				if (is_nearer(s, &g, &nearest))
+				if (try_guess(s, &g, &nearest))
 					best = p;
 			}
 	describe_path(s, &best);
 	return best.kind;
 }
 
-/* Returns whether few tensors are off by as much as rounding to bf16 moves them, at most 2^-9
- * of each term of a sum, and the loss is right. */
+/* Returns true if all unexplained differences are as large as rounding to bf16 makes them, at most
+ * 2^-9 of each term of a sum, and the loss is right. */
 bool are_rounded_sums(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	double most = 0;
+	double max = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor_check *x = &c->of[s->wrong[k]];
 		if (x->cause >= 0)
 			continue;
 		if (!(x->gradient.value >= 3e-4 && x->gradient.value <= 4e-3))
 			return false;
-		most = fmax(most, x->gradient.value);
+		max = fmax(max, x->gradient.value);
 	}
-	snprintf(s->detail, sizeof(s->detail), "%.1g", most);
+	snprintf(s->detail, sizeof(s->detail), "%.1g", max);
 	return c->o.precision == RUN_FP32 && (c->loss_right || isnan(c->o.loss));
 }
 
 double smallest_cosine(const struct cause_search *s)
 {
-	double least = 1;
+	double min = 1;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
 		const struct products p =
 			products_of(s->c->seen[i], reference_of(s->c, i), s->c->of[i].n);
-		least = fmin(least, p.aa > 0 && p.bb > 0 ? p.ab / sqrt(p.aa * p.bb) : -1);
+		min = fmin(min, p.aa > 0 && p.bb > 0 ? p.ab / sqrt(p.aa * p.bb) : -1);
 	}
-	return least;
+	return min;
 }

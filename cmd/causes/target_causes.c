@@ -4,8 +4,6 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- least squares in as many equations as there are targets -------------------------- */
 
@@ -39,7 +37,7 @@ bool solve_definite(double *a, double *b, int64_t n)
 	return true;
 }
 
-double targets_left(const struct target_fit *t, const double *w)
+double target_residual(const struct target_fit *t, const double *w)
 {
 	double wb = dot(w, t->b, t->n), wkw = 0;
 #pragma omp parallel for reduction(+ : wkw)
@@ -50,7 +48,7 @@ double targets_left(const struct target_fit *t, const double *w)
 	return sqrt(fmax(0, t->yy - wb * wb / wkw) / t->yy);
 }
 
-/* Solves for the weights. Where the equations leave a choice, the weights are nearly equal. */
+/* Solves for t->w. Where the equations leave a choice, the weights are nearly equal. */
 static bool solve_weights(struct target_fit *t, double noise)
 {
 	const int64_t n = t->n;
@@ -69,15 +67,15 @@ static bool solve_weights(struct target_fit *t, double noise)
 		a[i * n + i] += ridge;
 	for (int64_t i = 0; i < n; i++)
 		t->w[i] = t->b[i] + ridge * mean;
-	bool solved = solve_definite(a, t->w, n);
+	bool is_solved = solve_definite(a, t->w, n);
 	free(a);
-	return solved;
+	return is_solved;
 }
 
 /* ---- the equations -------------------------------------------------------------------- */
 
-/* Returns the tensor of the last block's w2; -1: it is missing or right. */
-static int find_last(const struct step_check *c)
+/* Returns the index of the last block's w2 if its gradient is wrong; otherwise -1. */
+static int find_wrong_last_w2(const struct step_check *c)
 {
 	const struct model *m = &c->weights.m;
 	const struct tensor *last = m->blocks[m->c.layers - 1].sub[FFN].out;
@@ -87,7 +85,7 @@ static int find_last(const struct step_check *c)
 	return -1;
 }
 
-/* Stores the rows of all positions. */
+/* Computes inputs x, output gradients dy and the loss of the last block's w2 at all positions. */
 static void compute_rows(const struct step_check *c, int tensor, struct target_rows *r)
 {
 	const struct model *m = &c->weights.m;
@@ -105,17 +103,18 @@ static void compute_rows(const struct step_check *c, int tensor, struct target_r
 	free(wanted);
 }
 
-/* Multiplies the rows with each other, and with the gradient y [dim][ffn] that was seen. */
+/* Sets t->k and t->b: products of the targets' parts with each other and with y [dim][ffn]. */
 static void multiply_rows(
 	struct target_fit *t, const struct target_rows *r, const float *y)
 {
 	const int64_t dim = t->c->weights.m.c.dim, ffn = t->c->weights.m.c.ffn_dim;
 #pragma omp parallel for schedule(dynamic, 16)
 	for (int64_t i = 0; i < t->n; i++) {
-		const double *dy = r->dy + t->at[i] * dim, *x = r->x + t->at[i] * ffn;
+		const double *dy = r->dy + t->position[i] * dim;
+		const double *x = r->x + t->position[i] * ffn;
 		for (int64_t j = 0; j <= i; j++) {
-			double k = dot(dy, r->dy + t->at[j] * dim, dim) *
-				   dot(x, r->x + t->at[j] * ffn, ffn);
+			double k = dot(dy, r->dy + t->position[j] * dim, dim) *
+				   dot(x, r->x + t->position[j] * ffn, ffn);
 			t->k[i * t->n + j] = t->k[j * t->n + i] = k;
 		}
 		for (int64_t row = 0; row < dim; row++) {
@@ -127,18 +126,19 @@ static void multiply_rows(
 	}
 }
 
+/* Lists the positions of the targets that count. */
 static void list_targets(struct target_fit *t)
 {
 	const struct token_batch *b = &t->c->batch;
-	t->at = xcalloc((size_t)b->counted + 1, sizeof(*t->at));
+	t->position = xcalloc((size_t)b->counted + 1, sizeof(*t->position));
 	for (int64_t i = 0; i < b->n * b->length && t->n < b->counted; i++)
 		if (b->targets[i] >= 0) {
-			t->at[t->n++] = i;
+			t->position[t->n++] = i;
 			t->length = max64(t->length, i % b->length + 1);
 		}
 }
 
-/* Returns whether there are few enough targets, and equations for each. */
+/* Returns true if the targets are few enough, with at least four equations each. */
 static bool is_solvable(const struct step_check *c)
 {
 	enum { MAX_TARGETS = 2048 };
@@ -149,9 +149,9 @@ static bool is_solvable(const struct step_check *c)
 	       n * n * (double)(m->c.dim + m->c.ffn_dim) <= 2e10;
 }
 
-bool targets_init(struct target_fit *t, const struct step_check *c)
+bool target_fit_init(struct target_fit *t, const struct step_check *c)
 {
-	const int last = find_last(c);
+	const int last = find_wrong_last_w2(c);
 	*t = (struct target_fit){.c = c};
 	if (last < 0 || !is_solvable(c))
 		return false;
@@ -165,55 +165,53 @@ bool targets_init(struct target_fit *t, const struct step_check *c)
 	compute_rows(c, last, &r);
 	multiply_rows(t, &r, c->seen[last]);
 	for (size_t i = 0; i < n; i++)
-		t->p[i] = exp(-r.loss[t->at[i]]);
+		t->p[i] = exp(-r.loss[t->position[i]]);
 	t->yy = products_of(c->seen[last], c->seen[last], c->of[last].n).aa;
 	t->bound = c->of[last].gradient.bound;
 	free(r.dy);
 	free(r.x);
 	free(r.loss);
-	return solve_weights(t, t->bound) && targets_left(t, t->w) <= t->bound;
+	return solve_weights(t, t->bound) && target_residual(t, t->w) <= t->bound;
 }
 
-void targets_free(struct target_fit *t)
+void target_fit_release(struct target_fit *t)
 {
-	free(t->at);
+	free(t->position);
 	free(t->k);
 	free(t->b);
 	free(t->w);
 	free(t->p);
 }
 
-/* ---- the whole step with weights ------------------------------------------------------ */
-
-/* Returns whether targets with these weights explain all wrong tensors, or the screen. */
-static bool explain_wrong(const struct cause_search *s, const struct target_fit *t,
-	const double *w, bool all)
+/* Returns true if targets with weights w explain all wrong tensors, or only s->screen. */
+static bool weights_explain_wrong(const struct cause_search *s,
+	const struct target_fit *t, const double *w, bool is_full)
 {
 	const struct token_batch *b = &s->c->batch;
-	double *each = xcalloc((size_t)(b->n * b->length), sizeof(*each));
+	double *weights = xcalloc((size_t)(b->n * b->length), sizeof(*weights));
 	for (int64_t i = 0; i < t->n; i++)
-		each[t->at[i]] = w[i];
-	double far = variant_distance(s, (struct variant){.weights = each}, all);
-	free(each);
-	return far <= s->near;
+		weights[t->position[i]] = w[i];
+	double dist = variant_distance(s, (struct variant){.weights = weights}, is_full);
+	free(weights);
+	return dist <= s->near;
 }
 
 void normalize_weights(double *w, int64_t n)
 {
-	double *sorted = xmalloc((size_t)n * sizeof(*sorted)), most = 0;
+	double *sorted = xmalloc((size_t)n * sizeof(*sorted)), max = 0;
 	memcpy(sorted, w, (size_t)n * sizeof(*sorted));
-	double by = median(sorted, n);
+	double scale = median(sorted, n);
 	for (int64_t i = 0; i < n; i++)
-		most = fmax(most, fabs(w[i]));
-	if (fabs(by) < 0.1 * most)
-		by = most;
-	for (int64_t i = 0; i < n && by != 0; i++)
-		w[i] /= by;
+		max = fmax(max, fabs(w[i]));
+	if (fabs(scale) < 0.1 * max)
+		scale = max;
+	for (int64_t i = 0; i < n && scale != 0; i++)
+		w[i] /= scale;
 	free(sorted);
 }
 
-/* Returns whether weights of single targets explain the gradients. (Weights of sequences have a
- * cause with fewer numbers.) */
+/* Returns true if weights of single targets explain the gradients. (by_sequences() tries weights of
+ * whole sequences, which are fewer.) */
 bool by_targets(struct cause_search *s)
 {
 	static target_pattern *const patterns[] = {by_places, by_means, by_labels,
@@ -221,16 +219,16 @@ bool by_targets(struct cause_search *s)
 		by_any_weights};
 	struct target_fit t;
 	bool found = false;
-	if (targets_init(&t, s->c)) {
+	if (target_fit_init(&t, s->c)) {
 		double *w = xcalloc((size_t)t.n, sizeof(*w));
 		normalize_weights(t.w, t.n);
 		for (size_t k = 0; k < ARRAY_LEN(patterns) && !found; k++)
 			found = patterns[k](&t, w, s->detail, sizeof(s->detail)) &&
-				targets_left(&t, w) <= t.bound &&
-				explain_wrong(s, &t, w, false) &&
-				explain_wrong(s, &t, w, true);
+				target_residual(&t, w) <= t.bound &&
+				weights_explain_wrong(s, &t, w, false) &&
+				weights_explain_wrong(s, &t, w, true);
 		free(w);
 	}
-	targets_free(&t);
+	target_fit_release(&t);
 	return found;
 }

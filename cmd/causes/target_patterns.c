@@ -2,54 +2,50 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-/* ---- groups of targets ---------------------------------------------------------------- */
 
 /* Groups of targets with the same position, token, chunk or sequence. */
 struct groups {
-	int64_t n, *of; /* groups; [target]: its group */
-	int64_t *count; /* [n]: targets */
-	double *mean;	/* [n]: mean of the solved weights; 1 without a target */
+	int64_t n, *group; /* number of groups; [target]: its group */
+	int64_t *count;	   /* [n]: targets of the group */
+	double *mean;	   /* [n]: mean of the solved weights; 1 without a target */
 };
 
 static int64_t position_of(const struct target_fit *t, int64_t i)
 {
-	return t->at[i] % t->c->batch.length;
+	return t->position[i] % t->c->batch.length;
 }
 
 static int64_t sequence_of(const struct target_fit *t, int64_t i)
 {
-	return t->at[i] / t->c->batch.length;
+	return t->position[i] / t->c->batch.length;
 }
 
 static int64_t label_of(const struct target_fit *t, int64_t i)
 {
-	return t->c->batch.targets[t->at[i]];
+	return t->c->batch.targets[t->position[i]];
 }
 
 static void groups_init(struct groups *g, const struct target_fit *t, int64_t n)
 {
 	*g = (struct groups){.n = n};
-	g->of = xcalloc((size_t)t->n, sizeof(*g->of));
+	g->group = xcalloc((size_t)t->n, sizeof(*g->group));
 	g->count = xcalloc((size_t)n, sizeof(*g->count));
 	g->mean = xcalloc((size_t)n, sizeof(*g->mean));
 }
 
-/* Sets the counts and means of the groups from g->of. */
+/* Sets the counts and means of the groups from g->group. */
 static void groups_set_means(struct groups *g, const struct target_fit *t)
 {
 	for (int64_t i = 0; i < t->n; i++) {
-		g->count[g->of[i]]++;
-		g->mean[g->of[i]] += t->w[i];
+		g->count[g->group[i]]++;
+		g->mean[g->group[i]] += t->w[i];
 	}
 	for (int64_t k = 0; k < g->n; k++)
 		g->mean[k] = g->count[k] ? g->mean[k] / (double)g->count[k] : 1;
 }
 
-/* Solves for one weight of each group, in place of the means; sets w to the weights. */
-static void solve_groups(struct groups *g, const struct target_fit *t, double *w)
+/* Solves for one weight per group. Sets w[target] and g->mean to the weights. */
+static void solve_group_weights(struct groups *g, const struct target_fit *t, double *w)
 {
 	int64_t *index = xcalloc((size_t)g->n, sizeof(*index)), n = 0;
 	for (int64_t k = 0; k < g->n; k++)
@@ -57,17 +53,17 @@ static void solve_groups(struct groups *g, const struct target_fit *t, double *w
 	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
 	       *b = xcalloc((size_t)n, sizeof(*b));
 	for (int64_t i = 0; i < t->n; i++) {
-		int64_t row = index[g->of[i]];
+		int64_t row = index[g->group[i]];
 		b[row] += t->b[i];
 		for (int64_t j = 0; j < t->n; j++)
-			a[row * n + index[g->of[j]]] += t->k[i * t->n + j];
+			a[row * n + index[g->group[j]]] += t->k[i * t->n + j];
 	}
-	bool solved = solve_definite(a, b, n);
+	bool is_solved = solve_definite(a, b, n);
 	for (int64_t i = 0; i < t->n; i++)
-		w[i] = solved ? b[index[g->of[i]]] : g->mean[g->of[i]];
+		w[i] = is_solved ? b[index[g->group[i]]] : g->mean[g->group[i]];
 	normalize_weights(w, t->n);
 	for (int64_t i = 0; i < t->n; i++)
-		g->mean[g->of[i]] = w[i];
+		g->mean[g->group[i]] = w[i];
 	free(index);
 	free(a);
 	free(b);
@@ -75,7 +71,7 @@ static void solve_groups(struct groups *g, const struct target_fit *t, double *w
 
 static void groups_release(struct groups *g)
 {
-	free(g->of);
+	free(g->group);
 	free(g->count);
 	free(g->mean);
 }
@@ -84,7 +80,7 @@ static void group_positions(struct groups *g, const struct target_fit *t)
 {
 	groups_init(g, t, t->length);
 	for (int64_t i = 0; i < t->n; i++)
-		g->of[i] = position_of(t, i);
+		g->group[i] = position_of(t, i);
 	groups_set_means(g, t);
 }
 
@@ -92,7 +88,7 @@ static void group_labels(struct groups *g, const struct target_fit *t)
 {
 	groups_init(g, t, t->c->weights.m.c.vocab);
 	for (int64_t i = 0; i < t->n; i++)
-		g->of[i] = label_of(t, i);
+		g->group[i] = label_of(t, i);
 	groups_set_means(g, t);
 }
 
@@ -104,109 +100,111 @@ static void group_chunks(
 	groups_init(g, t, by_sequence ? b->n * chunks : chunks);
 	for (int64_t i = 0; i < t->n; i++) {
 		int64_t chunk = position_of(t, i) * chunks / t->length;
-		g->of[i] = by_sequence ? sequence_of(t, i) * chunks + chunk : chunk;
+		g->group[i] = by_sequence ? sequence_of(t, i) * chunks + chunk : chunk;
 	}
 	groups_set_means(g, t);
 }
 
 /* ---- masks of positions --------------------------------------------------------------- */
 
-/* Returns whether no target of the group counts. */
-static bool is_off(const struct groups *g, int64_t k)
+/* Returns true if the targets of group k do not count. */
+static bool is_group_masked(const struct groups *g, int64_t k)
 {
 	return g->count[k] && g->mean[k] < 0.5;
 }
 
-/* Sets w to 0 for the groups that are off; returns the number of these groups. */
-static int64_t set_mask(const struct groups *g, const struct target_fit *t, double *w)
+/* Sets w to 0 for targets of masked groups, else to 1. Returns the number of masked groups. */
+static int64_t mask_weights(const struct groups *g, const struct target_fit *t, double *w)
 {
 	int64_t n = 0;
 	for (int64_t k = 0; k < g->n; k++)
-		n += is_off(g, k);
+		n += is_group_masked(g, k);
 	for (int64_t i = 0; i < t->n; i++)
-		w[i] = !is_off(g, g->of[i]);
+		w[i] = !is_group_masked(g, g->group[i]);
 	return n;
 }
 
-/* Returns how many groups are off at the end of each period, or with `first` at its begin; 0:
- * groups elsewhere are off, too. */
-static int64_t length_of_mask(const struct groups *g, int64_t period, bool first)
+/* Returns the number of masked groups at the end of each period, or with at_begin at its beginning;
+ * 0: groups elsewhere are masked, too. */
+static int64_t mask_length(const struct groups *g, int64_t period, bool at_begin)
 {
 	int64_t n = 0;
 	for (int64_t k = 0; k < g->n; k++) {
-		int64_t r = first ? k % period : period - 1 - k % period;
-		if (is_off(g, k))
+		int64_t r = at_begin ? k % period : period - 1 - k % period;
+		if (is_group_masked(g, k))
 			n = max64(n, r + 1);
 	}
 	for (int64_t k = 0; k < g->n; k++) {
-		int64_t r = first ? k % period : period - 1 - k % period;
-		if (r < n && g->count[k] && !is_off(g, k))
+		int64_t r = at_begin ? k % period : period - 1 - k % period;
+		if (r < n && g->count[k] && !is_group_masked(g, k))
 			return 0;
 	}
 	return n;
 }
 
-static void describe_end(char *text, size_t capacity, int64_t n, int64_t period,
-	int64_t length, bool first)
+/* Describes a mask of the n first or last targets of each period of positions. */
+static void describe_mask(char *text, size_t capacity, int64_t n, int64_t period,
+	int64_t length, bool at_begin)
 {
-	const char *which = first ? "first" : "last";
-	char of[60] = "sequence";
+	const char *end = at_begin ? "first" : "last";
+	char unit[60] = "sequence";
 	if (period < length)
-		snprintf(of, sizeof(of), "chunk of %lld positions", (long long)period);
-	if (first && period == length && n == length / 2)
+		snprintf(
+			unit, sizeof(unit), "chunk of %lld positions", (long long)period);
+	if (at_begin && period == length && n == length / 2)
 		snprintf(text, capacity,
-			"the targets of the first half of each sequence did not count: a "
-			"mask of the loss that the batch lacks?");
+			"the targets of the first half of each sequence did not count: does "
+			"the batch lack a loss mask?");
 	else if (n == 1)
-		snprintf(text, capacity, "the %s target of each %s did not count", which,
-			of);
+		snprintf(text, capacity, "the %s target of each %s did not count", end,
+			unit);
 	else
 		snprintf(text, capacity, "the %s %lld targets of each %s did not count",
-			which, (long long)n, of);
+			end, (long long)n, unit);
 }
 
-/* Appends " 3 5": the groups that are off, as far as there is space. */
-static void list_off(const struct groups *g, char *text, size_t capacity)
+/* Appends the masked groups, such as " 3 5", as far as they fit. */
+static void list_masked_groups(const struct groups *g, char *text, size_t capacity)
 {
-	size_t at = strlen(text);
-	for (int64_t k = 0; k < g->n && at + 30 < capacity; k++)
-		if (is_off(g, k))
-			at += (size_t)snprintf(
-				text + at, capacity - at, " %lld", (long long)k);
+	size_t len = strlen(text);
+	for (int64_t k = 0; k < g->n && len + 30 < capacity; k++)
+		if (is_group_masked(g, k))
+			len += (size_t)snprintf(
+				text + len, capacity - len, " %lld", (long long)k);
 }
 
+/* Detects positions that do not count in each sequence: the ends of periods, or a list. */
 bool by_places(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	struct groups g;
 	const int64_t length = t->length;
 	group_positions(&g, t);
-	int64_t off = set_mask(&g, t, w), n = 0;
+	int64_t off = mask_weights(&g, t, w), n = 0;
 	for (int64_t period = length; period > 1 && off && !n; period--)
 		for (int first = 1; first >= 0 && !n; first--)
 			if (length % period == 0 &&
-				(n = length_of_mask(&g, period, first)) > 0 && n < period)
-				describe_end(text, capacity, n, period, length, first);
+				(n = mask_length(&g, period, first)) > 0 && n < period)
+				describe_mask(text, capacity, n, period, length, first);
 			else
 				n = 0;
 	if (!n) {
 		snprintf(text, capacity,
 			"in each sequence, the targets at these positions "
-			"did not count (the first is 0):");
-		list_off(&g, text, capacity);
+			"did not count (counted from 0):");
+		list_masked_groups(&g, text, capacity);
 	}
 	groups_release(&g);
 	return off && off < length;
 }
 
-/* ---- means of means ------------------------------------------------------------------- */
-
-/* Sets w to the weights of a mean of the means of the groups. */
-static void set_means(const struct groups *g, const struct target_fit *t, double *w)
+/* Sets w to the weights that targets have in a mean of the means of the groups. */
+static void mean_weights(const struct groups *g, const struct target_fit *t, double *w)
 {
 	for (int64_t i = 0; i < t->n; i++)
-		w[i] = 1 / (double)g->count[g->of[i]];
+		w[i] = 1 / (double)g->count[g->group[i]];
 }
 
+/* Detects a loss that is the mean of the means of chunks or sequences. */
 bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	const int64_t tries[] = {
@@ -217,14 +215,14 @@ bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity
 			if (tries[k] < 2 - by_sequence || tries[k] > t->length)
 				continue;
 			group_chunks(&g, t, tries[k], by_sequence);
-			set_means(&g, t, w);
+			mean_weights(&g, t, w);
 			groups_release(&g);
 			if (are_equal(w, (int)t->n, 1e-6) ||
-				targets_left(t, w) > t->bound)
+				target_residual(t, w) > t->bound)
 				continue;
 			if (tries[k] == 1)
 				snprintf(text, capacity,
-					"the loss were the mean of each sequence's own mean");
+					"the loss were the mean of the means of the sequences");
 			else
 				snprintf(text, capacity,
 					"the loss were the mean of the means of %lld chunks of the "
@@ -239,7 +237,7 @@ bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity
 /* ---- tokens --------------------------------------------------------------------------- */
 
 /* Returns the number of groups with a target. */
-static int64_t count_used(const struct groups *g)
+static int64_t count_used_groups(const struct groups *g)
 {
 	int64_t n = 0;
 	for (int64_t k = 0; k < g->n; k++)
@@ -247,67 +245,68 @@ static int64_t count_used(const struct groups *g)
 	return n;
 }
 
-/* (A token that is one target's only may be a place as well.) */
+/* Detects tokens that do not count. (A token that occurs once may be a position instead.) */
 bool by_labels(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	struct groups g;
 	group_labels(&g, t);
-	int64_t off = set_mask(&g, t, w), used = count_used(&g), lost = 0;
+	int64_t off = mask_weights(&g, t, w), used = count_used_groups(&g), lost = 0;
 	for (int64_t i = 0; i < t->n; i++)
 		lost += !(w[i] > 0);
-	snprintf(text, capacity, "targets that are token%s", plural(off));
-	list_off(&g, text, capacity);
+	snprintf(text, capacity, "targets with token%s", plural(off));
+	list_masked_groups(&g, text, capacity);
 	snprintf(text + strlen(text), capacity - strlen(text), " did not count");
 	groups_release(&g);
 	return off && 2 * off < used && off <= 8 && lost >= 2 * off;
 }
 
-/* Appends ", 7: 2 times" for the tokens whose weight is not 1. */
-static void list_weights(
+/* Appends the tokens with a weight other than 1, such as " token 7 2 times". */
+static void list_token_weights(
 	const struct target_fit *t, const struct groups *g, char *text, size_t capacity)
 {
 	int64_t others = 0;
-	size_t at = strlen(text);
+	size_t len = strlen(text);
 	for (int64_t k = 0; k < g->n; k++)
 		if (g->count[k] && fabs(g->mean[k] - 1) > 0.02 && others++ < 6)
-			at += (size_t)snprintf(text + at, capacity - at,
+			len += (size_t)snprintf(text + len, capacity - len,
 				"%s token %lld %.4g times", others > 1 ? "," : "",
 				(long long)k, shown(t->c, g->mean[k]));
 	if (others > 6)
-		snprintf(text + at, capacity - at, ", and %lld more",
+		snprintf(text + len, capacity - len, ", and %lld more",
 			(long long)others - 6);
 }
 
+/* Detects weights that depend on the token: 1 / its count or root of the count, or any. */
 bool by_label_weights(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	struct groups g;
 	bool found = false;
 	group_labels(&g, t);
-	const int64_t used = count_used(&g);
+	const int64_t used = count_used_groups(&g);
 	for (int root = 0; root < 2 && !found; root++) {
 		for (int64_t i = 0; i < t->n; i++)
-			w[i] = pow((double)g.count[g.of[i]], root ? -0.5 : -1);
-		found = !are_equal(w, (int)t->n, 1e-6) && targets_left(t, w) <= t->bound;
+			w[i] = pow((double)g.count[g.group[i]], root ? -0.5 : -1);
+		found = !are_equal(w, (int)t->n, 1e-6) &&
+			target_residual(t, w) <= t->bound;
 		snprintf(text, capacity,
-			"the weight of a target were 1 / %sn, where n targets are its token",
+			"the weight of a target were 1 / %sn, where n is the number of targets "
+			"with its token",
 			root ? "root of " : "");
 	}
 	if (!found && used > 1 && 2 * used <= t->n) {
-		solve_groups(&g, t, w);
-		snprintf(text, capacity, "targets counted by their tokens:");
-		list_weights(t, &g, text, capacity);
+		solve_group_weights(&g, t, w);
+		snprintf(text, capacity, "the weight of a target depended on its token:");
+		list_token_weights(t, &g, text, capacity);
 		found = !are_equal(w, (int)t->n, 0.01);
 	}
 	groups_release(&g);
 	return found;
 }
 
-/* ---- the probability of the target ---------------------------------------------------- */
-
 enum confidence { FOCAL, DETACHED_FOCAL, DETACHED_POWER, CONFIDENCES };
 
-/* Returns the factor of the gradient of -log p, with exponent x. */
-static double confidence_weight(enum confidence kind, double p, double x)
+/* Returns the factor that a loss with exponent x applies to the gradient of -log p. */
+static double weight_by_confidence(enum confidence kind, double p, double x)
 {
 	double q = fmax(1 - p, 1e-300);
 	switch (kind) {
@@ -320,28 +319,29 @@ static double confidence_weight(enum confidence kind, double p, double x)
 	}
 }
 
-static double left_with(
+/* Sets w to the weights with exponent x. Returns the residual. */
+static double exponent_residual(
 	const struct target_fit *t, enum confidence kind, double x, double *w)
 {
 	for (int64_t i = 0; i < t->n; i++)
-		w[i] = confidence_weight(kind, t->p[i], x);
-	return targets_left(t, w);
+		w[i] = weight_by_confidence(kind, t->p[i], x);
+	return target_residual(t, w);
 }
 
-/* Returns the exponent that leaves least. */
-static double best_exponent(const struct target_fit *t, enum confidence kind, double *w)
+/* Returns the exponent with the smallest residual. */
+static double find_exponent(const struct target_fit *t, enum confidence kind, double *w)
 {
-	double best = 0, least = INFINITY;
+	double best = 0, min = INFINITY;
 	for (double x = 0.25; x <= 8; x += 0.25) {
-		double left = left_with(t, kind, x, w);
-		best = left < least ? x : best;
-		least = fmin(least, left);
+		double left = exponent_residual(t, kind, x, w);
+		best = left < min ? x : best;
+		min = fmin(min, left);
 	}
 	for (double step = 0.125; step > 1e-6; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
-			double left = left_with(t, kind, best + side * step, w);
-			if (left < least) {
-				least = left;
+			double left = exponent_residual(t, kind, best + side * step, w);
+			if (left < min) {
+				min = left;
 				best += side * step;
 				break;
 			}
@@ -349,21 +349,22 @@ static double best_exponent(const struct target_fit *t, enum confidence kind, do
 	return best;
 }
 
+/* Detects weights that are a function of the target's probability, as in a focal loss. */
 bool by_probability(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	static const char *const texts[][2] = {
 		{"the loss were focal: -(1 - p)^",
-			" log p, p the probability of the target"},
+			" log p, with p the probability of the target"},
 		{"each target had the weight (1 - p)^",
-			", which is detached, p the probability of the target"},
+			", which is detached, with p the probability of the target"},
 		{"each target had the weight p^",
-			", which is detached, p the probability of the target"}};
+			", which is detached, with p the probability of the target"}};
 	for (int kind = 0; kind < CONFIDENCES; kind++) {
-		double x = best_exponent(t, (enum confidence)kind, w);
+		double x = find_exponent(t, (enum confidence)kind, w);
 		double round_x = round(x * 100) / 100;
-		if (left_with(t, (enum confidence)kind, round_x, w) <= t->bound)
+		if (exponent_residual(t, (enum confidence)kind, round_x, w) <= t->bound)
 			x = round_x;
-		if (left_with(t, (enum confidence)kind, x, w) > t->bound)
+		if (exponent_residual(t, (enum confidence)kind, x, w) > t->bound)
 			continue;
 		snprintf(text, capacity, "%s%.3g%s", texts[kind][0], x, texts[kind][1]);
 		return true;
@@ -373,42 +374,44 @@ bool by_probability(const struct target_fit *t, double *w, char *text, size_t ca
 
 /* ---- positions, and no pattern -------------------------------------------------------- */
 
-/* Returns whether the targets of few chunks of the positions have one weight each. */
+/* Detects 2 to 16 chunks of the positions with one weight each. */
 bool by_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	/* (in bf16 many chunks come near weights that grow with the position) */
-	const double most =
-		fmin(t->bound, fmax(0.3 * t->bound, 1.5 * targets_left(t, t->w)));
+	const double max =
+		fmin(t->bound, fmax(0.3 * t->bound, 1.5 * target_residual(t, t->w)));
 	char list[120];
 	for (int64_t n = 2; n <= 16 && 2 * n <= t->length; n++) {
 		struct groups g;
 		group_chunks(&g, t, n, false);
-		solve_groups(&g, t, w);
+		solve_group_weights(&g, t, w);
 		append_factors(t->c, list, sizeof(list), g.mean, (int)n);
 		groups_release(&g);
 		snprintf(text, capacity,
 			"targets of %lld chunks of the positions had the weights %s",
 			(long long)n, list);
-		if (targets_left(t, w) <= most)
+		if (target_residual(t, w) <= max)
 			return true;
 	}
 	return false;
 }
 
+/* Detects weights that depend on the position in the sequence. */
 bool by_positions(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	struct groups g;
 	char list[120];
 	group_positions(&g, t);
-	bool tells = 2 * count_used(&g) <= t->n;
-	solve_groups(&g, t, w);
+	bool is_determined = 2 * count_used_groups(&g) <= t->n;
+	solve_group_weights(&g, t, w);
 	append_factors(t->c, list, sizeof(list), g.mean, (int)min64(g.n, 10));
 	snprintf(text, capacity, "the weight of a target depended on its position: %s%s",
 		list, g.n > 10 ? " ..." : "");
 	groups_release(&g);
-	return tells && !are_equal(w, (int)t->n, 0.01);
+	return is_determined && !are_equal(w, (int)t->n, 0.01);
 }
 
+/* Detects weights that are all near 0 or 1: some targets do not count. */
 bool by_mask(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	int64_t off = 0;
@@ -421,27 +424,28 @@ bool by_mask(const struct target_fit *t, double *w, char *text, size_t capacity)
 	snprintf(text, capacity,
 		"%lld of %lld targets did not count (sequence:position, from 0):",
 		(long long)off, (long long)t->n);
-	size_t at = strlen(text);
-	for (int64_t i = 0; i < t->n && at + 40 < capacity; i++)
+	size_t len = strlen(text);
+	for (int64_t i = 0; i < t->n && len + 40 < capacity; i++)
 		if (w[i] < 0.5)
-			at += (size_t)snprintf(text + at, capacity - at, " %lld:%lld",
+			len += (size_t)snprintf(text + len, capacity - len, " %lld:%lld",
 				(long long)sequence_of(t, i),
 				(long long)position_of(t, i));
 	return off && off < t->n;
 }
 
+/* Describes weights without a pattern. Returns false if they are nearly equal. */
 bool by_any_weights(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
-	double least = INFINITY, most = -INFINITY;
+	double min = INFINITY, max = -INFINITY;
 	char list[120];
 	for (int64_t i = 0; i < t->n; i++) {
 		w[i] = t->w[i];
-		least = fmin(least, w[i]);
-		most = fmax(most, w[i]);
+		min = fmin(min, w[i]);
+		max = fmax(max, w[i]);
 	}
 	append_factors(t->c, list, sizeof(list), w, (int)min64(t->n, 8));
 	snprintf(text, capacity,
 		"each target had a weight of its own, from %.3g to %.3g: %s%s",
-		shown(t->c, least), shown(t->c, most), list, t->n > 8 ? " ..." : "");
-	return most - least > 0.02 * fmax(fabs(most), fabs(least));
+		shown(t->c, min), shown(t->c, max), list, t->n > 8 ? " ..." : "");
+	return max - min > 0.02 * fmax(fabs(max), fabs(min));
 }

@@ -2,42 +2,37 @@
 #include "causes/causes.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-static double factor_grain(const struct step_check *c)
+static double tolerance(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 5e-5 : 5e-3;
 }
 
-/* Returns by how much the factors of parts of a tensor may differ and still be equal. */
-static double alike(const struct step_check *c)
+/* Returns the relative tolerance within which factors of parts of a tensor count as equal. */
+static double equality_tolerance(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 0.01 : 0.04;
 }
 
-/* Rounds a factor for display, to the precision of the run. (bf16 changes factors by up to 1
- * %.) */
+/* Rounds a factor for display, to the precision of the run. (bf16 changes factors by up to 1 %.) */
 double shown(const struct step_check *c, double f)
 {
 	if (c->o.precision != RUN_FP32 && fabs(f - round(f)) <= 0.02 * fabs(f))
 		return round(f);
-	double grain = 2 * factor_grain(c);
+	double grain = 2 * tolerance(c);
 	double x = round(f / grain) * grain;
 	return fabs(x) < grain ? 0 : x;
 }
 
-/* "1 2" */
+/* Writes n rounded factors, such as "1 2". */
 void append_factors(
 	const struct step_check *c, char *out, size_t capacity, const double *f, int n)
 {
-	size_t at = 0;
-	for (int i = 0; i < n && at < capacity; i++)
-		at += (size_t)snprintf(
-			out + at, capacity - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
+	size_t len = 0;
+	for (int i = 0; i < n && len < capacity; i++)
+		len += (size_t)snprintf(out + len, capacity - len, "%s%.4g", i ? " " : "",
+			shown(c, f[i]));
 }
-
-/* ---- one tensor by itself ------------------------------------------------------------- */
 
 bool may_fit_by_chance(const struct cause_search *s, int i)
 {
@@ -47,15 +42,14 @@ bool may_fit_by_chance(const struct cause_search *s, int i)
 	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
 }
 
-/* Returns whether a residual is within the bound, and at most half of the distance without a
- * cause. */
+/* Returns true if a residual of tensor i is within its bound and halves its distance. */
 bool within(const struct step_check *c, int i, double residual)
 {
 	const struct distance *d = &c->of[i].gradient;
 	return residual <= d->bound && residual <= 0.5 * d->value;
 }
 
-/* Returns whether the tensor is the output layer and has the same values as the embedding. */
+/* Returns true if the tensor is the output layer and has the same values as the embedding. */
 static bool seems_tied(const struct step_check *c, int i)
 {
 	const struct model *m = &c->weights.m;
@@ -81,31 +75,33 @@ bool by_untying(struct cause_search *s)
 	return has_no_gradient(s) && seems_tied(s->c, s->tensor);
 }
 
-/* Returns the factor that explains the tensor, unless all tensors have it; else 0. */
+/* Returns the factor that explains the tensor; 0: none, or all tensors have it. */
 static double own_factor(const struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
-	bool other = fabs(f / c->scale.common - 1) > factor_grain(c);
-	return f != 0 && other && within(c, i, residual_of(&p, f)) ? f : 0;
+	bool differs = fabs(f / c->scale.common - 1) > tolerance(c);
+	return f != 0 && differs && within(c, i, residual_of(&p, f)) ? f : 0;
 }
 
+/* Returns true if the tensor was clipped by its own norm. */
 bool by_own_clip(struct cause_search *s)
 {
 	double clip = s->c->files.adam.clip;
 	const float *seen = s->c->seen[s->tensor];
 	double norm = sqrt(products_of(seen, seen, s->c->of[s->tensor].n).aa);
-	return clip > 0 && fabs(norm / clip - 1) <= factor_grain(s->c) &&
-	       own_factor(s) != 0;
+	return clip > 0 && fabs(norm / clip - 1) <= tolerance(s->c) && own_factor(s) != 0;
 }
 
+/* Returns true if all tensors except this one were clipped. */
 bool by_no_clip(struct cause_search *s)
 {
-	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= factor_grain(s->c);
+	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= tolerance(s->c);
 }
 
+/* Returns true if the tensor is the reference times a factor of its own. */
 bool by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
@@ -114,8 +110,8 @@ bool by_factor(struct cause_search *s)
 	return f != 0;
 }
 
-/* Returns whether factors of the slices of a dimension explain the tensor. */
-static bool slices_of_dim(struct cause_search *s, int dim, int n)
+/* Returns true if one factor per slice of a dimension explains the tensor. */
+static bool slices_explain(struct cause_search *s, int dim, int n)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
@@ -124,7 +120,7 @@ static bool slices_of_dim(struct cause_search *s, int dim, int n)
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
 		f[k] /= c->scale.common;
-	if (!within(c, i, left) || are_equal(f, n, alike(c)))
+	if (!within(c, i, left) || are_equal(f, n, equality_tolerance(c)))
 		return false;
 	append_factors(c, list, sizeof(list), f, n);
 	snprintf(s->detail, sizeof(s->detail), "%d in %d slices: %s", dim, n, list);
@@ -144,12 +140,11 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 
 bool by_slices(struct cause_search *s)
 {
-	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_of_dim);
+	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_explain);
 }
 
-/* Finds, for each slice of a dimension, the slice of the reference that comes nearest: from[n].
- * Returns the residual. */
-static double order_of_slices(const struct cause_search *s, int dim, int n, int *from)
+/* Sets from[n] to the nearest slice of the reference for each slice. Returns the residual. */
+static double find_slice_order(const struct cause_search *s, int dim, int n, int *from)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
@@ -162,18 +157,18 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 		double nearest = INFINITY;
 		for (int to = 0; to < n; to++) {
 			int r = (k + to) % n; /* (first its own) */
-			double far = 0;
+			double dist = 0;
 			for (int64_t j = 0; j < c->of[i].n; j++) {
-				int64_t at = dim ? j % cols : j / cols;
-				if (at / size != k)
+				int64_t index = dim ? j % cols : j / cols;
+				if (index / size != k)
 					continue;
 				double d =
 					(double)a[j] -
 					c->scale.common * (double)b[j + (r - k) * step];
-				far += d * d;
+				dist += d * d;
 			}
-			if (far < nearest) {
-				nearest = far;
+			if (dist < nearest) {
+				nearest = dist;
 				from[k] = r;
 			}
 		}
@@ -182,55 +177,57 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 	return sqrt(left / all) / fabs(c->scale.common);
 }
 
+/* Returns true if the slices of a dimension are in another order. */
 bool by_order_of_slices(struct cause_search *s)
 {
-	enum { MOST = 8 };
+	enum { MAX_ORDERED = 8 };
 	const struct step_check *c = s->c;
 	const int64_t n[] = {c->o.tp, c->o.fsdp, 2, 3, 4, 8};
 	const struct tensor *t = tensor_of(c, s->tensor);
-	int from[MOST];
+	int from[MAX_ORDERED];
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < t->ndim; dim++) {
-			if (n[k] < 2 || n[k] > MOST || t->dims[dim] % n[k] ||
+			if (n[k] < 2 || n[k] > MAX_ORDERED || t->dims[dim] % n[k] ||
 				c->of[s->tensor].n < 4 * n[k] ||
 				!within(c, s->tensor,
-					order_of_slices(s, dim, (int)n[k], from)))
+					find_slice_order(s, dim, (int)n[k], from)))
 				continue;
-			int at = snprintf(s->detail, sizeof(s->detail),
+			int len = snprintf(s->detail, sizeof(s->detail),
 				"%d in %d slices: the gradients of slices", dim,
 				(int)n[k]);
 			for (int64_t j = 0; j < n[k]; j++)
-				at += snprintf(s->detail + at,
-					sizeof(s->detail) - (size_t)at, " %d", from[j]);
+				len += snprintf(s->detail + len,
+					sizeof(s->detail) - (size_t)len, " %d", from[j]);
 			return true;
 		}
 	return false;
 }
 
-/* Returns whether each element is clipped to the size of the largest one. */
+/* Returns true if each element is clipped to the magnitude of the largest one. */
 bool by_value(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	double most = 0, left = 0, all = 0;
+	double max = 0, left = 0, all = 0;
 	for (int64_t j = 0; j < c->of[i].n; j++)
-		most = fmax(most, fabs((double)c->seen[i][j]));
+		max = fmax(max, fabs((double)c->seen[i][j]));
 	for (int64_t j = 0; j < c->of[i].n; j++) {
 		double want = c->scale.common * (double)reference_of(c, i)[j];
-		double clipped = fmin(fmax(want, -most), most);
+		double clipped = fmin(fmax(want, -max), max);
 		double d = (double)c->seen[i][j] - clipped;
 		left += d * d;
 		all += clipped * clipped;
 	}
-	snprintf(s->detail, sizeof(s->detail), "%.3g", most);
+	snprintf(s->detail, sizeof(s->detail), "%.3g", max);
 	return all > 0 && within(c, i, sqrt(left / all));
 }
 
-/* Where elements of a tensor are in a file. HALVES: rows of a head, also of a bias, in halves
- * (j, j + half) instead of pairs (2j, 2j + 1); PAIRS: the other way round. */
+/* Orders of a tensor's elements in a file. HALVES: rows of a head, also of a bias, in halves
+ * (j, j + half) instead of pairs (2j, 2j + 1); PAIRS: in pairs instead of halves. */
 enum order { IN_PLACE, TRANSPOSED, HALVES, PAIRS };
 
-static int64_t element_of(const struct cause_search *s, enum order order, int64_t j)
+/* Returns the element of the reference that is at element j of a tensor in this order. */
+static int64_t element_in_order(const struct cause_search *s, enum order order, int64_t j)
 {
 	const struct tensor *t = tensor_of(s->c, s->tensor);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, row = j / cols;
@@ -242,8 +239,8 @@ static int64_t element_of(const struct cause_search *s, enum order order, int64_
 		       : (row - r + (r % 2 ? dim / 2 : 0) + r / 2) * cols + j % cols;
 }
 
-/* Returns whether the reference in another order of elements explains the tensor. */
-static bool by_order(const struct cause_search *s, enum order order)
+/* Returns true if the reference in another order of elements explains the tensor. */
+static bool is_reordered(const struct cause_search *s, enum order order)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
@@ -253,7 +250,7 @@ static bool by_order(const struct cause_search *s, enum order order)
 		return false;
 	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
 	for (int64_t j = 0; j < c->of[i].n; j++)
-		moved[j] = reference_of(c, i)[element_of(s, order, j)];
+		moved[j] = reference_of(c, i)[element_in_order(s, order, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
 	free(moved);
 	return within(c, i, residual_of(&p, c->scale.common));
@@ -261,17 +258,17 @@ static bool by_order(const struct cause_search *s, enum order order)
 
 bool by_transposition(struct cause_search *s)
 {
-	return by_order(s, TRANSPOSED);
+	return is_reordered(s, TRANSPOSED);
 }
 
 bool by_halves(struct cause_search *s)
 {
-	return by_order(s, HALVES);
+	return is_reordered(s, HALVES);
 }
 
 bool by_pairs(struct cause_search *s)
 {
-	return by_order(s, PAIRS);
+	return is_reordered(s, PAIRS);
 }
 
 static bool has_same_shape(const struct cause_search *s, int other)
@@ -280,7 +277,7 @@ static bool has_same_shape(const struct cause_search *s, int other)
 	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
-/* Returns whether the tensor has the gradient of another tensor of its shape. */
+/* Returns true if the tensor has the gradient of another tensor of its shape. */
 bool by_exchange(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -298,58 +295,60 @@ bool by_exchange(struct cause_search *s)
 	return false;
 }
 
-/* Returns true if exp_avg before the step was another tensor's, of this shape: m0 is wrong in
- * (m1 - beta1 m0) / (1 - beta1). */
-static bool has_mean_of(const struct cause_search *s, const float *mean, int other)
+/* Returns true if exp_avg before the step came from tensor `other`: m0 is wrong in
+ * (m1 - beta1 m0) / (1 - beta1). mean: exp_avg in the file of this tensor. */
+static bool has_swapped_mean(const struct cause_search *s, const float *mean, int other)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
+	const double ratio = c->files.adam.beta1 / (1 - c->files.adam.beta1);
 	static const enum order orders[] = {IN_PLACE, HALVES, PAIRS};
 	struct tensor_step t;
 	struct err e = {0};
-	bool yes = false;
+	bool is_found = false;
 	if (tensor_step_read(&t, &c->files, other, STEP_MEANS, &e) || !t.m0) {
 		die_io(&e);
 		return tensor_step_free(&t), false;
 	}
 	float *g = xmalloc((size_t)max64(1, t.n) * sizeof(*g));
-	for (size_t k = 0; k < ARRAY_LEN(orders) && !yes; k++) {
+	for (size_t k = 0; k < ARRAY_LEN(orders) && !is_found; k++) {
 		if (k > 0 && is_rotated(tensor_of(c, i)->name) ==
 				     is_rotated(tensor_of(c, other)->name))
 			break;
 		for (int64_t j = 0; j < t.n; j++) {
-			int64_t from = element_of(s, orders[k], j);
+			int64_t from = element_in_order(s, orders[k], j);
 			g[j] = (float)((double)c->seen[i][j] +
-				       part * ((double)mean[j] - (double)t.m0[from]));
+				       ratio * ((double)mean[j] - (double)t.m0[from]));
 		}
 		const struct products p = products_of(g, reference_of(c, i), t.n);
-		yes = within(c, i, residual_of(&p, c->scale.common));
+		is_found = within(c, i, residual_of(&p, c->scale.common));
 	}
 	free(g);
 	tensor_step_free(&t);
-	return yes;
+	return is_found;
 }
 
+/* Returns true if exp_avg before the step came from another tensor of the same shape. */
 bool by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	struct tensor_step own = {0};
+	struct tensor_step step = {0};
 	struct err e = {0};
-	bool yes = false, read = c->files.m0 >= 0 && !tensor_step_read(&own, &c->files,
-							     s->tensor, STEP_MEANS, &e);
+	bool is_found = false, is_read = c->files.m0 >= 0;
+	is_read =
+		is_read && !tensor_step_read(&step, &c->files, s->tensor, STEP_MEANS, &e);
 	die_io(&e);
-	for (int k = 0; read && k < s->n_wrong && !yes; k++) {
+	for (int k = 0; is_read && k < s->n_wrong && !is_found; k++) {
 		snprintf(s->detail, sizeof(s->detail), "%s",
 			tensor_of(c, s->wrong[k])->name);
-		yes = has_same_shape(s, s->wrong[k]) &&
-		      has_mean_of(s, own.m0, s->wrong[k]);
+		is_found = has_same_shape(s, s->wrong[k]) &&
+			   has_swapped_mean(s, step.m0, s->wrong[k]);
 	}
-	tensor_step_free(&own);
-	return yes;
+	tensor_step_free(&step);
+	return is_found;
 }
 
-/* Returns true if a multiple of the parameter was added to the gradient: weight decay as L2, as in
+/* Returns true if a multiple of the parameter was added: weight decay as L2, as in
  * torch.optim.Adam. */
 bool by_decay(struct cause_search *s)
 {
@@ -362,7 +361,7 @@ bool by_decay(struct cause_search *s)
 		return false;
 	/* torch.optim.Adam adds it after clipping; a term of the loss is clipped too */
 	double clip = c->files.adam.clip, factor = clip_factor(clip, c->reference.norm);
-	bool after = clip > 0 && factor < 1 && fabs(x[0] / factor - 1) <= factor_grain(c);
+	bool after = clip > 0 && factor < 1 && fabs(x[0] / factor - 1) <= tolerance(c);
 	snprintf(s->detail, sizeof(s->detail), "%.3g times the parameter%s",
 		after ? x[1] : x[1] / x[0], after ? ", after clipping" : "");
 	return fabs(x[1] / x[0]) >= 1e-6 &&
@@ -371,21 +370,21 @@ bool by_decay(struct cause_search *s)
 
 /* ---- sums over ranks ------------------------------------------------------------------ */
 
-/* Gradients of n ranks before their sum, of the wanted tensors. */
+/* Gradients of n parts, such as ranks, before their sum, of the wanted tensors. */
 struct parts {
 	struct grad_part kind;
 	int n;
 	struct gradients of[MAX_PARTS];
 };
 
-static void compute_parts(struct cause_search *s, struct parts *p, const bool *wanted)
+static void parts_init(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
 	v.part.i = EACH_PART;
 	reference_float64(&s->c->weights, &s->c->batch, &v, p->of);
 }
 
-static void free_parts(struct parts *p)
+static void parts_release(struct parts *p)
 {
 	for (int k = 0; k < p->n; k++)
 		gradients_free(&p->of[k]);
@@ -406,10 +405,10 @@ static void describe_parts(const struct step_check *c, char *text, size_t capaci
 	char list[120];
 	int ones = 0, zeros = 0, last = 0;
 	for (int k = 0; k < p->n; k++) {
-		bool one = fabs(x[k] - 1) < 0.01;
-		ones += one;
+		bool is_one = fabs(x[k] - 1) < 0.01;
+		ones += is_one;
 		zeros += fabs(x[k]) < 0.01;
-		last = one ? k : last;
+		last = is_one ? k : last;
 	}
 	append_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
@@ -422,7 +421,8 @@ static void describe_parts(const struct step_check *c, char *text, size_t capaci
 			p->kind.kind == PART_USE ? "" : question(c));
 }
 
-static bool by_parts(struct cause_search *s, int i, const struct parts *p)
+/* Adds a finding for tensor i if it is a weighted sum of the parts. */
+static bool explain_by_parts(struct cause_search *s, int i, const struct parts *p)
 {
 	struct step_check *c = s->c;
 	const float *part[MAX_PARTS];
@@ -439,7 +439,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 		return false;
 	for (int j = 0; j < p->n; j++)
 		x[j] /= c->scale.common;
-	if (are_equal(x, p->n, alike(c)))
+	if (are_equal(x, p->n, equality_tolerance(c)))
 		return false;
 	char text[FINDING_TEXT];
 	describe_parts(c, text, sizeof(text), p, x);
@@ -447,23 +447,22 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 	return true;
 }
 
-/* Returns the number of wanted tensors that the parts explain. */
+/* Adds findings for the wanted tensors that the parts explain. Returns the number of findings. */
 static int explain_parts(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	int n = 0;
-	compute_parts(s, p, wanted);
+	parts_init(s, p, wanted);
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor_check *x = &s->c->of[s->wrong[k]];
 		if (x->cause < 0 && wanted[x->in_model])
-			n += by_parts(s, s->wrong[k], p);
+			n += explain_by_parts(s, s->wrong[k], p);
 	}
-	free_parts(p);
+	parts_release(p);
 	return n;
 }
 
-/* Returns whether the layout has an axis with such parts. (Sequence parallelism divides
- * positions, too.) */
-static bool is_possible_kind(const struct step_check *c, enum part_kind kind)
+/* Returns true if an axis may have such parts. (Sequence parallelism divides positions, too.) */
+static bool has_axis_of_kind(const struct step_check *c, enum part_kind kind)
 {
 	return kind == PART_USE	    ? true
 	       : kind == PART_SLICE ? may_have(c, c->o.tp)
@@ -471,8 +470,8 @@ static bool is_possible_kind(const struct step_check *c, enum part_kind kind)
 				    : may_have(c, c->o.cp);
 }
 
-/* Explains each tensor by parts of its own. (The remaining tensors are tried only if the parts
- * explain the screen.) */
+/* Adds findings for tensors that are wrong sums of parts. The parts are first tried on s->screen,
+ * and on the remaining tensors only if they explain some of it. */
 bool by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
@@ -489,7 +488,7 @@ bool by_sums(struct cause_search *s)
 		struct parts p = {.kind = {tries[t].kind, (int)tries[t].n, 0},
 			.n = (int)tries[t].n};
 		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length ||
-			!is_possible_kind(s->c, p.kind.kind))
+			!has_axis_of_kind(s->c, p.kind.kind))
 			continue;
 		set_screen(s);
 		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))

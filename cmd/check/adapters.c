@@ -3,16 +3,17 @@
 
 #include <math.h>
 
-bool by_adapter_scale(struct cause_search *s)
+/* Tests whether another scale of the adapters explains the wrong gradients. */
+bool explained_by_adapter_scale(struct cause_search *s)
 {
 	const struct lora *l = &s->c->lora;
 	const double rank = (double)l->rank, root = sqrt(rank), alpha = fabs(l->alpha);
-	const double tries[] = {
+	const double scales[] = {
 		rank, root, 1 / root, 1 / rank, rank / alpha, root / alpha};
-	for (size_t i = 0; i < ARRAY_LEN(tries) && l->used && l->rank; i++) {
-		const struct variant v = {.adapter_scale = tries[i]};
-		const char *text = lora_wrong_scale(l, tries[i]);
-		if (!text || fabs(tries[i] - 1) < 1e-6 ||
+	for (size_t i = 0; i < ARRAY_LEN(scales) && l->used && l->rank; i++) {
+		const struct variant v = {.adapter_scale = scales[i]};
+		const char *text = lora_wrong_scale(l, scales[i]);
+		if (!text || fabs(scales[i] - 1) < 1e-6 ||
 			variant_distance(s, v, false) > s->near ||
 			variant_distance(s, v, true) > s->near)
 			continue;
@@ -22,7 +23,7 @@ bool by_adapter_scale(struct cause_search *s)
 	return false;
 }
 
-bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e)
+bool is_zero_lora_a(const struct step_check *c, int tensor, struct err *e)
 {
 	struct tensor_step t;
 	bool zero = false;
@@ -35,18 +36,20 @@ bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e)
 	return zero;
 }
 
-void lora_check_initial(struct step_check *c)
+void record_initial_adapters(struct step_check *c)
 {
-	const int all = c->weights.n_adapters;
-	int n = 0;
-	for (int k = 0; k < all; k++) {
+	const int n_adapters = c->weights.n_adapters;
+	int n_nonzero = 0;
+	for (int k = 0; k < n_adapters; k++) {
 		const struct adapter *x = &c->weights.adapters[k];
 		const float *b = c->weights.w[x->b];
-		n += products_of(b, b, tensor_size(&c->weights.m.tensors[x->b])).aa > 0;
+		n_nonzero +=
+			products_of(b, b, tensor_size(&c->weights.m.tensors[x->b])).aa >
+			0;
 	}
-	c->lora.is_zero = !n;
-	if (n && c->files.m1 >= 0 && c->files.from < 0)
+	c->lora.is_zero = !n_nonzero;
+	if (n_nonzero && c->files.m1 >= 0 && c->files.from < 0)
 		add_finding(c, FINDING_NOTE, NULL,
-			"B of %d of %d adapters is not zero before the optimizer's first step",
-			n, all);
+			"%d of %d adapters have a nonzero matrix B before the optimizer's first step",
+			n_nonzero, n_adapters);
 }

@@ -12,6 +12,7 @@ struct moment_sums {
 	int n;
 };
 
+/* Adds the sums of a tensor, relative to the square of its reference gradient. */
 static void add_moment_sums(
 	struct moment_sums *s, const struct tensor_step *t, const float *reference)
 {
@@ -49,7 +50,8 @@ static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
 		*factor = (s->ar * s->mm - s->am * s->mr) / det / (1 - *beta1);
 		return true;
 	}
-	/* From zero moments, beta1 can be solved only if the clipping is known. */
+	/* If moments were zero before the step, beta1 can be solved only if the clipping is
+	 * known. */
 	if (clip < 0)
 		return false;
 	*factor = clip_factor(clip, c->reference.norm);
@@ -64,7 +66,7 @@ static double round_beta(double x)
 	return fabs(x - near) < fmin(2e-4, 0.02 * (1 - x)) ? near : x;
 }
 
-/* Counts the tensors that this beta1 explains. *better: the tensors it explains much better. */
+/* Counts the tensors that beta1 explains. *better: how many much better than the file's beta1. */
 static int count_explained(const struct step_check *c, double beta1, double factor,
 	int *better, struct err *e)
 {
@@ -74,25 +76,26 @@ static int count_explained(const struct step_check *c, double beta1, double fact
 	for (int i = 0; i < c->n && !e->code; i++) {
 		const float *r = c->reference.g[c->of[i].in_model];
 		struct tensor_step t;
-		double left = 0, before = 0, size = 0, kept = 0;
+		double new_squares = 0, old_squares = 0, gain_squares = 0,
+		       memory_squares = 0;
 		if (c->of[i].frozen || tensor_step_read(&t, &c->files, i, STEP_MEANS, e))
 			continue;
 		for (int64_t j = 0; j < t.n; j++) {
 			double m0 = t.m0 ? (double)t.m0[j] : 0, m1 = (double)t.m1[j];
 			double g = factor * (double)r[j];
 			double d = m1 - beta1 * m0 - (1 - beta1) * g;
-			double was = m1 - old * m0 - (1 - old) * g;
-			left += d * d;
-			before += was * was;
-			size += (1 - beta1) * g * (1 - beta1) * g;
-			kept += m0 * m0;
+			double old_d = m1 - old * m0 - (1 - old) * g;
+			new_squares += d * d;
+			old_squares += old_d * old_d;
+			gain_squares += (1 - beta1) * g * (1 - beta1) * g;
+			memory_squares += m0 * m0;
 		}
-		double bound =
-			c->of[i].gradient.bound +
-			4 * rounding_of(t.m1, t.n) * sqrt(kept / fmax(size, 1e-300));
-		if (size > 0 && sqrt(left / size) <= bound) {
+		double bound = c->of[i].gradient.bound +
+			       4 * rounding_of(t.m1, t.n) *
+				       sqrt(memory_squares / fmax(gain_squares, 1e-300));
+		if (gain_squares > 0 && sqrt(new_squares / gain_squares) <= bound) {
 			n++;
-			*better += left < 0.25 * before;
+			*better += new_squares < 0.25 * old_squares;
 		}
 		tensor_step_free(&t);
 	}
@@ -127,22 +130,23 @@ int solve_betas(struct step_check *c, bool *solved, struct err *e)
 	double kept = (beta1 - a->beta1) * (1 - a->beta1) / (factor * (1 - beta1));
 	if (c->files.m0 >= 0 && fabs(kept - 1) < 0.01)
 		return 0;
-	/* From zero moments, a wrong beta1 looks like a scale, unless exp_avg_sq excludes that. */
+	/* If moments were zero before the step, a wrong beta1 looks like a scale, unless
+	 * exp_avg_sq excludes that. */
 	double beta2 = round_beta(1 - s.square / s.n / (factor * factor));
-	bool cold = c->files.m0 < 0;
-	double grain = c->o.precision == RUN_FP32 ? 0.01 : 0.05;
-	/* (a factor of exp_avg whose square is the factor of exp_avg_sq is a scale, not a beta) */
-	double times = (1 - beta1) / (1 - a->beta1);
-	bool same = fabs(beta2 - a->beta2) <= grain * (1 - a->beta2) &&
-		    fabs(times * times - 1) > 2 * grain;
+	bool from_zero = c->files.m0 < 0;
+	double tolerance = c->o.precision == RUN_FP32 ? 0.01 : 0.05;
+	/* (if the square of exp_avg's factor is exp_avg_sq's factor, it is a scale, not a beta) */
+	double mean_factor = (1 - beta1) / (1 - a->beta1);
+	bool has_beta2 = fabs(beta2 - a->beta2) <= tolerance * (1 - a->beta2) &&
+			 fabs(mean_factor * mean_factor - 1) > 2 * tolerance;
 	bool swapped = fabs(beta1 - a->beta2) < 1e-3 &&
-		       fabs(beta2 - a->beta1) <= grain * (1 - a->beta1);
-	if (cold && (c->files.v1 < 0 || !(same || swapped)))
+		       fabs(beta2 - a->beta1) <= tolerance * (1 - a->beta1);
+	if (from_zero && (c->files.v1 < 0 || !(has_beta2 || swapped)))
 		return 0;
-	int n = count_explained(c, beta1, factor, &better, e);
+	int n_explained = count_explained(c, beta1, factor, &better, e);
 	if (e->code)
 		return -1;
-	if (2 * n <= c->n || 2 * better <= n)
+	if (2 * n_explained <= c->n || 2 * better <= n_explained)
 		return 0;
 	*solved = true;
 	add_finding(c, FINDING_STEP, NULL,

@@ -7,24 +7,26 @@
 #include <string.h>
 
 /* Multiplications that two cores do in about a minute in float64. */
-static const double affordable = 1.5e11;
+static const double max_auto_work = 1.5e11;
 
+/* Computes loss and gradients of the batch, by default in float64 if that takes about a minute. */
 static int compute_reference(struct step_check *c, struct err *e)
 {
-	const struct variant whole = {.sequence = -1};
+	const struct variant whole_batch = {.sequence = -1};
 	const char *why = NULL;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
-	bool trains = reference_can_train(&c->weights, &c->batch, &why);
+	bool is_trainable = reference_can_train(&c->weights, &c->batch, &why);
 	if (c->o.reference == REFERENCE_AUTO)
-		c->o.reference = work <= affordable || !trains ? REFERENCE_FLOAT64
-							       : REFERENCE_FP32;
+		c->o.reference = work <= max_auto_work || !is_trainable
+					 ? REFERENCE_FLOAT64
+					 : REFERENCE_FP32;
 	if (c->o.reference == REFERENCE_FLOAT64) {
 		c->computed = "float64";
-		reference_float64(&c->weights, &c->batch, &whole, &c->reference);
+		reference_float64(&c->weights, &c->batch, &whole_batch, &c->reference);
 		return 0;
 	}
 	c->computed = "fp32";
-	if (!trains)
+	if (!is_trainable)
 		return err_set(e, EX_USAGE,
 			"--reference fp32 cannot compute this batch: %s", why);
 	return reference_trainer(
@@ -39,21 +41,22 @@ static int check_batch(const struct step_check *c, struct err *e)
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->tokens[i] >= m->c.vocab || b->targets[i] >= m->c.vocab)
 			return err_set(e, EX_DATAERR,
-				"the batch has token %d, but the model's vocabulary has %lld",
+				"--batch: token %d is outside the model's "
+				"vocabulary of %lld tokens",
 				b->tokens[i] >= m->c.vocab ? b->tokens[i] : b->targets[i],
 				(long long)m->c.vocab);
 		else if (m->positions && b->pos[i] >= m->positions->dims[0])
 			return err_set(e, EX_DATAERR,
-				"the batch has position %d, but the model has %lld positions",
+				"--batch: position %d is outside the model's %lld positions",
 				b->pos[i], (long long)m->positions->dims[0]);
 	return 0;
 }
 
-/* Reads the parameters. (step_files_open() has checked that both files have the same tensors.) */
+/* Reads the parameters, and sets in_model of each tensor. (Both files have the same tensors.) */
 static int read_weights(struct step_check *c, struct err *e)
 {
 	const struct model *m = &c->weights.m;
-	if (c->lora.used ? lora_weights(&c->weights, &c->lora, &c->files.before, e)
+	if (c->lora.used ? lora_read_weights(&c->weights, &c->lora, &c->files.before, e)
 			 : weights_read(&c->weights, &c->files.before, e))
 		return -1;
 	for (int i = 0; i < c->n; i++)
@@ -62,6 +65,7 @@ static int read_weights(struct step_check *c, struct err *e)
 	return 0;
 }
 
+/* Sets the tensor's name in the checkpoint, if it differs from pt's name. */
 static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int tensor)
 {
 	scoped_str name = {0};
@@ -71,7 +75,8 @@ static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int
 		snprintf(x->file_name, sizeof(x->file_name), "%s", name.s);
 }
 
-static void name_tensors(struct step_check *c)
+/* Sets c->of from the tensors of the file after the step, and their forward order. */
+static void list_tensors(struct step_check *c)
 {
 	c->n = (int)c->files.n_tensors;
 	c->of = xcalloc((size_t)c->n, sizeof(*c->of));
@@ -89,7 +94,7 @@ static void name_tensors(struct step_check *c)
 		c->order[i] = i;
 }
 
-static void note_tested(struct step_check *c)
+static void record_tested(struct step_check *c)
 {
 	for (int i = 0; i < c->n; i++)
 		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
@@ -112,16 +117,16 @@ static void note_equal_sequences(struct step_check *c)
 			}
 }
 
-/* Sets *same if all parameters and moments are the same. Returns -1 if they cannot be read. */
-static int nothing_changed(const struct step_check *c, bool *same, struct err *e)
+/* Sets *unchanged if all parameters and moments are the same in both files. */
+static int compare_files(const struct step_check *c, bool *unchanged, struct err *e)
 {
-	*same = c->files.m0 >= 0 && c->files.v0 >= 0 && c->n > 0;
-	for (int i = 0; i < c->n && *same; i++) {
+	*unchanged = c->files.m0 >= 0 && c->files.v0 >= 0 && c->n > 0;
+	for (int i = 0; i < c->n && *unchanged; i++) {
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_ALL, e);
 		size_t n_bytes = (size_t)c->of[i].n * sizeof(float);
-		*same = !rc && !memcmp(t.p0, t.p1, n_bytes) &&
-			!memcmp(t.m0, t.m1, n_bytes) && !memcmp(t.v0, t.v1, n_bytes);
+		*unchanged = !rc && !memcmp(t.p0, t.p1, n_bytes) &&
+			     !memcmp(t.m0, t.m1, n_bytes) && !memcmp(t.v0, t.v1, n_bytes);
 		tensor_step_free(&t);
 		if (rc)
 			return -1;
@@ -130,7 +135,7 @@ static int nothing_changed(const struct step_check *c, bool *same, struct err *e
 }
 
 /* Opens the files. Checks what needs no moments: which tensors are trained, and copies. */
-static int open_job(struct step_check *c, const struct check_job *job, struct err *e)
+static int open_files(struct step_check *c, const struct check_job *job, struct err *e)
 {
 	const int64_t n = job->batch->n;
 	if (job->after && !job->two_runs && !strcmp(job->before, job->after))
@@ -147,9 +152,10 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
 		    runs, c->lora.used ? &c->lora : NULL, e))
 		return -1;
-	name_tensors(c);
+	list_tensors(c);
 	c->has_reference = n > 0;
-	if (job->grads && given_open(&c->given, job->grads, &c->files.after, &c->lora, e))
+	if (job->grads &&
+		given_gradients_open(&c->given, job->grads, &c->files.after, &c->lora, e))
 		return -1;
 	if (read_groups(c, job, e) || judge_copies(c, e) || judge_given_copies(c, e) ||
 		judge_given_moments(c, e))
@@ -157,8 +163,9 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 	if (c->o.grad_norm > 0 && c->o.two_norms != c->files.two_runs)
 		return err_set(e, EX_USAGE, "%s",
 			c->o.two_norms
-				? "--grad-norm X,Y is for two runs, but these files are of one"
-				: "two runs need --grad-norm X,Y: one norm per run");
+				? "--grad-norm X,Y is for two runs, but BEFORE "
+				  "and AFTER are from one run"
+				: "--grad-norm X: two runs need X,Y, one norm per run");
 	const struct str *state = &c->files.after.other_state;
 	if (state->len && !c->given.n)
 		return err_set(e, EX_TROUBLE,
@@ -179,6 +186,7 @@ static int check_two_runs(struct step_check *c, struct err *e)
 	return read_weights(c, e) || judge_gradients(c, e) || find_causes(c, e) ? -1 : 0;
 }
 
+/* Checks what needs no batch: step counts, moments and the update. */
 static int check_without_batch(struct step_check *c, struct err *e)
 {
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
@@ -196,28 +204,28 @@ static int check_with_batch(
 {
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
 		return -1;
-	if (try_padding(c, config, before, compute_reference, e))
+	if (apply_padding_idx(c, config, before, compute_reference, e))
 		return -1;
 	remove_frozen_gradients(c);
-	lora_check_initial(c);
+	record_initial_adapters(c);
 	if (judge_gradients(c, e))
 		return -1;
 	note_equal_sequences(c);
 	return check_without_batch(c, e) || find_causes(c, e) ? -1 : 0;
 }
 
-/* Runs all tests, with bounds for a known precision of the run. */
+/* Runs all tests with the bounds of o->precision, which is not RUN_AUTO. */
 static int run_tests(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
-	bool same = false;
+	bool is_unchanged = false;
 	*c = (struct step_check){.o = *o, .run_facts_text = job->run_facts_text};
-	if (open_job(c, job, e))
+	if (open_files(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;
-	if (one_step && nothing_changed(c, &same, e))
+	if (one_step && compare_files(c, &is_unchanged, e))
 		return -1;
-	if (same) {
+	if (is_unchanged) {
 		c->tested = c->nothing_changed = true;
 		c->has_reference = false; /* (it is not computed) */
 		add_finding(c, FINDING_STEP, NULL,
@@ -229,8 +237,8 @@ static int run_tests(struct step_check *c, const struct check_opts *o,
 		 : c->has_reference
 			 ? check_with_batch(c, job->open.config, job->before, e)
 			 : check_without_batch(c, e);
-	note_tested(c);
-	order_findings(c);
+	record_tested(c);
+	sort_findings(c);
 	return rc;
 }
 
@@ -238,30 +246,30 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	static const enum run_precision tries[] = {RUN_FP32, RUN_BF16, RUN_FP32};
-	struct check_opts as = *o;
+	struct check_opts opts = *o;
 	if (o->precision != RUN_AUTO)
 		return run_tests(c, o, job, e);
 	for (int k = 0; k < (int)ARRAY_LEN(tries); k++) {
 		if (k)
 			step_check_close(c);
-		as.precision = tries[k];
-		if (run_tests(c, &as, job, e))
+		opts.precision = tries[k];
+		if (run_tests(c, &opts, job, e))
 			return -1;
 		if (k == 0 ? !c->unexplained : !c->wrong)
 			break;
 	}
-	if (as.precision == RUN_FP32)
+	if (opts.precision == RUN_FP32)
 		return 0;
 	c->undecided = true;
 	add_finding(c, FINDING_NOTE, NULL,
-		"the gradients are farther than rounding in fp32, and not than in bf16: was "
+		"the gradients are beyond the bounds of fp32, but within the bounds of bf16: was "
 		"the run in bf16 (--precision)?");
 	return 0;
 }
 
 void step_check_close(struct step_check *c)
 {
-	given_close(&c->given);
+	given_gradients_close(&c->given);
 	gradients_free(&c->reference);
 	weights_free(&c->weights);
 	token_batch_free(&c->batch);
@@ -270,8 +278,8 @@ void step_check_close(struct step_check *c)
 	free(c->seen);
 	free(c->of);
 	free(c->order);
-	copies_free(&c->copies[0]);
-	copies_free(&c->copies[1]);
+	copies_release(&c->copies[0]);
+	copies_release(&c->copies[1]);
 	step_files_close(&c->files);
 	lora_close(&c->lora);
 	*c = (struct step_check){0};

@@ -148,7 +148,7 @@ struct step_check {
 	struct step_files files;
 	const char *run_facts_text;   /* facts taken from files of the run; NULL: none */
 	struct given_gradients given; /* --grads; n is 0 without it */
-	struct lora lora;	      /* set if the files have adapters of a base model */
+	struct lora lora;	      /* adapters; lora.used if the files have any */
 	int n;
 	struct tensor_check *of;    /* [n], in the order of the files */
 	int *order;		    /* [n]: indices in forward order */
@@ -167,11 +167,11 @@ struct step_check {
 	double lr, lr_bound, decay; /* values of most tensors */
 	char update_unchecked[120]; /* why updates were not checked; "": all were */
 	int n_updates_unchecked;    /* number of tensors; 0: all */
-	bool lr_scaled;		    /* --lr-scale-of is known */
+	bool lr_scaled;		    /* the learning-rate scales of tensors are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;
 	bool nothing_changed; /* parameters and moments are all the same */
-	bool tested, wrong;   /* anything */
+	bool tested, wrong;   /* any test ran; any finding, except notes */
 	bool unexplained;     /* most wrong gradients have no known cause */
 	bool undecided; /* wrong in fp32, right in bf16, and the run's precision is unknown */
 };
@@ -204,24 +204,24 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
 /* names.c: Appends ": 368/370, ..." if the factor is a ratio of two counts of the batch. */
-void add_count_names(
+void append_count_names(
 	const struct step_check *c, double factor, char *out, size_t capacity);
-/* Returns the name of another quantity of the reference gradient with this value; NULL: none. */
-const char *name_norm(const struct step_check *c, double norm);
+/* Describes another quantity of the reference gradient that has this value; NULL: none. */
+const char *find_norm_name(const struct step_check *c, double norm);
 /* Sorts the findings, so that causes come before their consequences. */
-void order_findings(struct step_check *c);
+void sort_findings(struct step_check *c);
 
 /* padding.c: If the run has no gradient for the embedding of pad_token_id, recomputes the
  * reference without it. config: as in struct open_how; compute: sets c->reference. */
-int try_padding(struct step_check *c, const char *config, const char *before,
+int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds for gradients in bf16, allocated; NULL with *e set. */
-double *bounds_in_bf16(const struct step_check *c, struct err *e);
+double *compute_bf16_bounds(const struct step_check *c, struct err *e);
 /* betas.c: If another beta1 explains exp_avg, adds a finding and uses it. Needs the reference. */
 int solve_betas(struct step_check *c, bool *solved, struct err *e);
-/* Reads c->seen[tensor]. Sets *lost to the fraction of it that rounding hides. */
+/* Sets c->seen[tensor], and *lost to the fraction of its norm that rounding hides. */
 int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct err *e);
 /* Describes a factor of all gradients: "4.000 times", and the parallel degree that it equals. */
 void describe_factor(
@@ -229,13 +229,13 @@ void describe_factor(
 /* given.c: Compare the ranks' copies in --grads, and --grads with what the moments gained. */
 int judge_given_copies(struct step_check *c, struct err *e);
 int judge_given_moments(struct step_check *c, struct err *e);
-/* Checks the scale of the gradients in --grads. norm: of all of them together. */
-void judge_given_scale(struct step_check *c, double norm);
+/* Checks the scale of the gradients in --grads. given_norm: norm of all of them. */
+void judge_given_scale(struct step_check *c, double given_norm);
 /* adapters.c */
 /* Returns true for A of an adapter with B = 0 before the step: its gradient is zero. */
-bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e);
+bool is_zero_lora_a(const struct step_check *c, int tensor, struct err *e);
 /* Sets c->lora.is_zero. Adds a note if B of an adapter is not zero before the first step. */
-void lora_check_initial(struct step_check *c);
+void record_initial_adapters(struct step_check *c);
 /* causes.c: Finds causes for the wrong gradients. */
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: Checks moments and the update. Needs no reference. */
@@ -244,14 +244,14 @@ int judge_update(struct step_check *c, struct err *e);
 int read_groups(struct step_check *c, const struct check_job *job, struct err *e);
 /* Removes frozen tensors from the reference. */
 void remove_frozen_gradients(struct step_check *c);
-/* copies.c: Compares the copies of several ranks, and tied weights. */
+/* copies.c: Compares the copies of several ranks, and tied weights. Adds findings. */
 int judge_copies(struct step_check *c, struct err *e);
-void copies_free(struct copy_list *l);
+void copies_release(struct copy_list *l);
 /* Appends "34 of 34 are the same"; nothing if there are no copies. */
-void step_check_copies(const struct step_check *c, struct str *out);
-/* findings.c: Sets *why to the reason why a part was not checked, or not for all tensors. "": it
- * was, or this kind of check lacks it. Returns the number of unchecked tensors; 0: all. */
-int find_unchecked(const struct step_check *c, enum check_part part, struct str *why);
+void append_copy_counts(const struct step_check *c, struct str *out);
+/* findings.c: Sets *why to the reason why a part was not checked, or not for all tensors; "" if it
+ * was, or if this kind of check lacks the part. Returns the number of unchecked tensors; 0: all. */
+int describe_unchecked(const struct step_check *c, enum check_part part, struct str *why);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Prints the verdict line only. */

@@ -6,12 +6,12 @@
 #include <string.h>
 
 static const char not_of_batch[] =
-	"The gradient that the optimizer saw is not the batch's: the backward pass, or an "
-	"all-reduce, is wrong for these tensors.";
+	"The gradient that the optimizer saw differs from the batch's gradient: the backward "
+	"pass, or an all-reduce, is wrong for these tensors.";
 
 static const struct {
 	const char *meaning;
-	const char *of_two_runs; /* for two runs; NULL: same as meaning */
+	const char *meaning_of_two_runs; /* meaning for two runs; NULL: same as meaning */
 } kinds[N_FINDING_KINDS] = {
 	[FINDING_GRADIENT] = {not_of_batch,
 		"The gradients of the runs differ in these tensors: the backward pass, or "
@@ -38,18 +38,18 @@ static const struct {
 		{"Copies of a tensor on several ranks must be equal, bit by bit. From "
 		 "here on these ranks train different models."},
 	[FINDING_STEP] = {"This is about the whole step, not about single tensors."},
-	[FINDING_NOTE] = {"This may be intended, and then it is right."},
+	[FINDING_NOTE] = {"This is not an error if it is intended."},
 };
 
 const char *finding_meaning(const struct step_check *c, int finding)
 {
 	enum finding_kind kind = c->findings[finding].kind;
-	const char *other = c->files.two_runs ? kinds[kind].of_two_runs : NULL;
+	const char *other = c->files.two_runs ? kinds[kind].meaning_of_two_runs : NULL;
 	return other ? other : kinds[kind].meaning;
 }
 
 /* Marks the tensor (NULL: none) with the finding. Returns the finding's index. */
-static int mark_found(struct step_check *c, const struct tensor_check *x, int finding)
+static int mark_tensor(struct step_check *c, const struct tensor_check *x, int finding)
 {
 	if (x)
 		c->of[x - c->of].found |= UINT64_C(1) << finding;
@@ -57,10 +57,10 @@ static int mark_found(struct step_check *c, const struct tensor_check *x, int fi
 }
 
 /* Counts a finding that no longer fits in the list in the last entry. */
-static void count_in_last(struct finding *last, enum finding_kind kind)
+static void count_overflow(struct finding *last, enum finding_kind kind)
 {
-	snprintf(
-		last->text, sizeof(last->text), "other findings: --json has all tensors");
+	snprintf(last->text, sizeof(last->text),
+		"more findings; --json lists all tensors");
 	if (last->kind == FINDING_NOTE || kind == FINDING_GRADIENT)
 		last->kind = kind;
 	last->n++;
@@ -80,19 +80,19 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 		kind = FINDING_MOMENTS;
 	for (int i = 0; i < c->n_findings; i++)
 		if (!strcmp(c->findings[i].text, text))
-			return c->findings[i].n++, mark_found(c, x, i);
+			return c->findings[i].n++, mark_tensor(c, x, i);
 	if (c->n_findings == MAX_FINDINGS) {
-		count_in_last(&c->findings[MAX_FINDINGS - 1], kind);
-		return mark_found(c, x, MAX_FINDINGS - 1);
+		count_overflow(&c->findings[MAX_FINDINGS - 1], kind);
+		return mark_tensor(c, x, MAX_FINDINGS - 1);
 	}
 	struct finding *f = &c->findings[c->n_findings];
 	*f = (struct finding){.kind = kind, .n = x != NULL};
 	memcpy(f->text, text, sizeof(text));
 	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
-	return mark_found(c, x, c->n_findings++);
+	return mark_tensor(c, x, c->n_findings++);
 }
 
-/* Returns the sort key: scales, moments and updates may be wrong because gradients are. */
+/* Returns the sort key of a kind: possible consequences of wrong gradients sort after them. */
 static int sort_key(enum finding_kind kind)
 {
 	switch (kind) {
@@ -112,27 +112,28 @@ static int sort_key(enum finding_kind kind)
 	}
 }
 
-void order_findings(struct step_check *c)
+/* Sorts causes before their possible consequences, and renumbers the findings of all tensors. */
+void sort_findings(struct step_check *c)
 {
 	struct finding sorted[MAX_FINDINGS];
-	int to[MAX_FINDINGS], n = 0;
+	int new_index[MAX_FINDINGS], n = 0;
 	if (c->n_findings ==
 		MAX_FINDINGS) /* (the last entry collects others and must stay last) */
 		return;
-	for (int rank = 0; rank < 4; rank++)
+	for (int key = 0; key < 4; key++)
 		for (int k = 0; k < c->n_findings; k++)
-			if (sort_key(c->findings[k].kind) == rank) {
+			if (sort_key(c->findings[k].kind) == key) {
 				sorted[n] = c->findings[k];
-				to[k] = n++;
+				new_index[k] = n++;
 			}
 	memcpy(c->findings, sorted, (size_t)n * sizeof(*sorted));
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_check *x = &c->of[i];
 		uint64_t found = 0;
 		for (int k = 0; k < n; k++)
-			found |= (x->found >> k & 1) << to[k];
+			found |= (x->found >> k & 1) << new_index[k];
 		x->found = found;
-		x->cause = x->cause < 0 ? -1 : to[x->cause];
+		x->cause = x->cause < 0 ? -1 : new_index[x->cause];
 	}
 }
 
@@ -144,50 +145,51 @@ int count_findings(const struct step_check *c, bool notes)
 	return n;
 }
 
-/* ---- what was not checked --------------------------------------------------------------- */
-
 const char *const check_part_names[] = {"gradients", "scale", "moments", "update"};
 
+/* Appends why not all gradients were checked. Returns the number of unchecked ones; 0: all. */
 static int unchecked_gradients(const struct step_check *c, struct str *why)
 {
-	int hidden = 0, all = 0;
+	int n_hidden = 0, n = 0;
 	if (!c->has_reference && !c->files.two_runs) {
 		str_puts(why, "no batch was given (--batch)");
 		return 0;
 	}
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool has = !x->frozen && !x->zero && !x->nonfinite;
-		all += has;
-		hidden += has && !x->gradient.tested;
+		bool counts = !x->frozen && !x->zero && !x->nonfinite;
+		n += counts;
+		n_hidden += counts && !x->gradient.tested;
 	}
-	if (hidden)
+	if (n_hidden)
 		str_printf(why,
 			"rounding may be as large as the gradients of %d of %d tensors",
-			hidden, all);
-	return hidden < all ? hidden : 0;
+			n_hidden, n);
+	return n_hidden < n ? n_hidden : 0;
 }
 
+/* Appends why not all moments were checked. Returns the number of unchecked tensors; 0: all. */
 static int unchecked_moments(const struct step_check *c, struct str *why)
 {
-	int hidden = 0, all = 0;
+	int n_hidden = 0, n = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool has = !x->frozen && !x->nonfinite && x->norm > 0;
-		all += has;
-		hidden += has && !x->moments.tested;
+		bool counts = !x->frozen && !x->nonfinite && x->norm > 0;
+		n += counts;
+		n_hidden += counts && !x->moments.tested;
 	}
 	if (c->files.no_after)
 		str_puts(why, "no checkpoint after the step was given");
 	else if (c->files.v1 < 0)
 		str_puts(why, "the file after the step has no exp_avg_sq");
-	else if (hidden || !all)
-		str_printf(why, "rounding of the moments hides them (%d of %d tensors)",
-			hidden, all);
-	return c->files.v1 >= 0 && hidden < all ? hidden : 0;
+	else if (n_hidden || !n)
+		str_printf(why,
+			"rounding hides what the moments gained (%d of %d tensors)",
+			n_hidden, n);
+	return c->files.v1 >= 0 && n_hidden < n ? n_hidden : 0;
 }
 
-int find_unchecked(const struct step_check *c, enum check_part part, struct str *why)
+int describe_unchecked(const struct step_check *c, enum check_part part, struct str *why)
 {
 	const bool two = c->files.two_runs;
 	str_clear(why);
@@ -206,10 +208,10 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 		else if (c->given.n && c->given.loss_scale > 1)
 			str_puts(why, c->scale.checked
 					      ? ""
-					      : "a loss scale may be in the gradients; "
-						"scaler.unscale_() removes it");
+					      : "the gradients may contain a loss scale; "
+						"save them after scaler.unscale_()");
 		else if (!c->scale.checked)
-			str_printf(why, "clipping may hide it; give %s",
+			str_printf(why, "clipping may hide a wrong scale; give %s",
 				two ? "--grad-norm X,Y" : "--grad-norm");
 		return 0;
 	case CHECK_MOMENTS:
@@ -228,9 +230,7 @@ static bool has_gradients_only(const struct step_check *c)
 	return c->given.n && c->files.m1 < 0;
 }
 
-/* ---- the verdict ------------------------------------------------------------------------ */
-
-const struct check_verdict *verdict_of(const struct step_check *c)
+const struct check_verdict *step_verdict(const struct step_check *c)
 {
 	static const struct check_verdict
 		wrong = {"wrong", REPORT_BAD},
@@ -259,7 +259,7 @@ const struct check_verdict *verdict_of(const struct step_check *c)
 }
 
 /* Appends "its scale" or "the update of 3 tensors". */
-static void put_part(
+static void append_part_name(
 	const struct step_check *c, enum check_part part, int n, struct str *out)
 {
 	if (n)
@@ -273,20 +273,20 @@ static void put_part(
 			check_part_names[part]);
 }
 
-void verdict_exceptions(const struct step_check *c, struct str *out)
+void append_verdict_exceptions(const struct step_check *c, struct str *out)
 {
 	const bool batch = c->has_reference || c->files.two_runs;
 	scoped_str why = {0};
 	struct str parts[N_CHECK_PARTS] = {{0}};
 	int n = 0;
 	for (enum check_part p = 0; p < N_CHECK_PARTS && c->tested; p++) {
-		int tensors = find_unchecked(c, p, &why);
+		int tensors = describe_unchecked(c, p, &why);
 		/* (without a batch the verdict does not cover these; nor moments, if only
 		 * gradients are given) */
 		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)) ||
 			(p == CHECK_MOMENTS && has_gradients_only(c)))
 			continue;
-		put_part(c, p, tensors, &parts[n++]);
+		append_part_name(c, p, tensors, &parts[n++]);
 	}
 	for (int i = 0; i < n; i++) {
 		str_printf(out, "%s%s", !i ? "" : i + 1 < n ? ", " : " and ", parts[i].s);

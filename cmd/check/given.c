@@ -10,10 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- files --------------------------------------------------------------------------------- */
-
-static int open_one(struct given_gradients *g, const char *path, const struct lora *lora,
-	struct err *e)
+/* Appends an open view of a file with gradients, which may lack some of the model's tensors. */
+static int open_gradient_file(struct given_gradients *g, const char *path,
+	const struct lora *lora, struct err *e)
 {
 	const struct container *c = text_ends(path, ".safetensors")
 					    ? &container_safetensors
@@ -32,24 +31,24 @@ static int open_one(struct given_gradients *g, const char *path, const struct lo
 	const struct open_how how = {.gradients_of = g->of, .found = g->found[k]};
 	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
 		g->found[k][i] = true; /* (the view has no other tensors) */
-	if (lora->used ? lora_view(&g->files[k], lora, path, true, e)
+	if (lora->used ? lora_open_view(&g->files[k], lora, path, true, e)
 		       : convert_torch.open(&g->files[k], path, c, &how, e))
 		return free(g->found[k]), -1;
 	g->n++;
 	return 0;
 }
 
-int given_open(struct given_gradients *g, const struct strs *files,
+int given_gradients_open(struct given_gradients *g, const struct strs *files,
 	const struct ckpt_view *of, const struct lora *lora, struct err *e)
 {
 	*g = (struct given_gradients){.of = of, .loss_scale = 1};
 	for (int64_t i = 0; i < files->n; i++)
-		if (open_one(g, files->v[i], lora, e))
+		if (open_gradient_file(g, files->v[i], lora, e))
 			return -1;
 	return 0;
 }
 
-void given_close(struct given_gradients *g)
+void given_gradients_close(struct given_gradients *g)
 {
 	for (int64_t k = 0; k < g->n; k++) {
 		ckpt_view_close(&g->files[k]);
@@ -63,23 +62,23 @@ void given_close(struct given_gradients *g)
 /* Returns the index of a tensor of g->of in file k; -1 if the file lacks it. */
 static int find_in_file(const struct given_gradients *g, int64_t k, int tensor)
 {
-	int at = ckpt_view_find(&g->files[k], g->of->tensors[tensor].name);
-	return at >= 0 && g->found[k][at] ? at : -1;
+	int index = ckpt_view_find(&g->files[k], g->of->tensors[tensor].name);
+	return index >= 0 && g->found[k][index] ? index : -1;
 }
 
-int given_read(const struct given_gradients *g, int tensor, float **x, double *lost,
-	struct err *e)
+int given_gradients_read(const struct given_gradients *g, int tensor, float **x,
+	double *lost, struct err *e)
 {
 	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
-	int at = -1;
+	int index = -1;
 	*x = NULL;
 	*lost = 0;
-	for (int64_t k = 0; k < g->n && at < 0; k++) {
-		at = find_in_file(g, k, tensor);
-		if (at >= 0)
-			*x = ckpt_view_tensor(&g->files[k], at, e);
+	for (int64_t k = 0; k < g->n && index < 0; k++) {
+		index = find_in_file(g, k, tensor);
+		if (index >= 0)
+			*x = ckpt_view_tensor(&g->files[k], index, e);
 	}
-	if (at >= 0 && !*x)
+	if (index >= 0 && !*x)
 		return -1;
 	if (!*x)
 		*x = xcalloc((size_t)max64(1, n), sizeof(**x));
@@ -87,7 +86,7 @@ int given_read(const struct given_gradients *g, int tensor, float **x, double *l
 	return 0;
 }
 
-void given_names(const struct given_gradients *g, struct str *out)
+void append_given_names(const struct given_gradients *g, struct str *out)
 {
 	enum { MAX_NAMES = 4 };
 	for (int64_t k = 0; k < g->n && k < MAX_NAMES; k++)
@@ -96,7 +95,7 @@ void given_names(const struct given_gradients *g, struct str *out)
 		str_printf(out, " and %lld more", (long long)g->n - MAX_NAMES);
 }
 
-void given_print(const struct given_gradients *g, int n, struct str *out)
+void append_given_line(const struct given_gradients *g, int n, struct str *out)
 {
 	int found = 0;
 	for (int i = 0; i < n && g->n; i++) {
@@ -108,11 +107,9 @@ void given_print(const struct given_gradients *g, int n, struct str *out)
 	if (!g->n)
 		return;
 	str_puts(out, "given   ");
-	given_names(g, out);
+	append_given_names(g, out);
 	str_printf(out, ": gradients of %d of %d tensors\n", found, n);
 }
-
-/* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Compares a tensor's gradient in file k with the first file that has it. Sets *at to the
  * first differing element, or -1. */
@@ -121,13 +118,13 @@ static int compare_copy(const struct given_gradients *g, int64_t k, int tensor,
 {
 	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
 	int index[2] = {-1, find_in_file(g, k, tensor)};
-	int64_t first = 0;
+	int64_t k_first = 0;
 	*at = -1;
-	for (; first < k && index[0] < 0; first++)
-		index[0] = find_in_file(g, first, tensor);
+	for (; k_first < k && index[0] < 0; k_first++)
+		index[0] = find_in_file(g, k_first, tensor);
 	if (index[0] < 0 || index[1] < 0)
 		return 0;
-	float *a = ckpt_view_tensor(&g->files[first - 1], index[0], e);
+	float *a = ckpt_view_tensor(&g->files[k_first - 1], index[0], e);
 	float *b = a ? ckpt_view_tensor(&g->files[k], index[1], e) : NULL;
 	for (int64_t j = 0; b && j < n && *at < 0; j++)
 		if (memcmp(&a[j], &b[j], sizeof(*a)) != 0) {
@@ -159,7 +156,7 @@ int judge_given_copies(struct step_check *c, struct err *e)
 		}
 		if (n)
 			add_finding(c, FINDING_COPIES, NULL,
-				"copies: the gradients in %s differ from the files before it in "
+				"copies: the gradients in %s differ from the preceding files in "
 				"%d tensor%s: the first is %s, element %lld, %.6g and %.6g",
 				g->files[k].name, n, plural(n), c->of[first].name,
 				(long long)first_at, of_first[1], of_first[0]);
@@ -167,29 +164,22 @@ int judge_given_copies(struct step_check *c, struct err *e)
 	return 0;
 }
 
-/* ---- scale ----------------------------------------------------------------------------------- */
-
-static bool is_close(double a, double b, double within)
-{
-	return fabs(a / b - 1) <= within;
-}
-
 /* (Smaller powers of two may be numbers of ranks.) */
 enum { MIN_LOSS_SCALE = 256 };
 
-/* Returns the loss scale, a power of two, if x is `wanted` times one; else 0. (GradScaler
- * starts with 65536, and halves and doubles it.) */
-static double loss_scale_of(double x, double wanted, double within)
+/* Returns the loss scale, a power of two, if x is `expected` times such a scale; else 0.
+ * (GradScaler starts with 65536, and halves and doubles it.) */
+static double loss_scale_of(double x, double expected, double within)
 {
-	double power = exp2(round(log2(x / wanted)));
+	double power = exp2(round(log2(x / expected)));
 	return power >= MIN_LOSS_SCALE && power <= 0x1p40 &&
-			       is_close(x, power * wanted, within)
+			       is_close(x, power * expected, within)
 		       ? power
 		       : 0;
 }
 
-/* Returns true if a missing division can make this factor. */
-static bool is_count(const struct step_check *c, double factor)
+/* Returns true if a missing division can cause this factor: it equals a count of the step. */
+static bool is_possible_divisor(const struct step_check *c, double factor)
 {
 	const struct check_opts *o = &c->o;
 	const double ranks = (double)(o->dp * o->fsdp), micro = (double)o->accumulation;
@@ -204,7 +194,7 @@ static bool is_count(const struct step_check *c, double factor)
 }
 
 /* Checks the logged norm: it belongs to gradients before clipping and without a loss scale. */
-static void judge_logged(struct step_check *c, double norm, double within)
+static void judge_logged_norm(struct step_check *c, double norm, double within)
 {
 	double logged = c->o.grad_norm;
 	char times[120];
@@ -212,48 +202,47 @@ static void judge_logged(struct step_check *c, double norm, double within)
 		return;
 	describe_factor(c, logged / norm, times, sizeof(times));
 	add_finding(c, FINDING_SCALE, NULL,
-		"scale: grad_norm %.5g was logged, but the gradient's is %.5g: %s",
+		"scale: grad_norm %.5g was logged, but the gradient has norm %.5g: %s",
 		logged, norm, times);
 }
 
-void judge_given_scale(struct step_check *c, double given)
+void judge_given_scale(struct step_check *c, double given_norm)
 {
-	const double clip = c->files.adam.clip, f = c->scale.common;
+	const double clip = c->files.adam.clip, factor = c->scale.common;
 	const double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
-	const double norm = given / fabs(f), clipped = clip_factor(clip, norm);
-	double scale = f > 0 ? loss_scale_of(f, 1, within) : 0;
+	const double norm = given_norm / fabs(factor),
+		     clipped_factor = clip_factor(clip, norm);
+	double scale = factor > 0 ? loss_scale_of(factor, 1, within) : 0;
 	char times[120];
-	c->scale.seen_norm = given;
+	c->scale.seen_norm = given_norm;
 	if (!c->scale.n_right || !isfinite(norm) || !(norm > 0))
 		return;
-	judge_logged(c, norm, within);
+	judge_logged_norm(c, norm, within);
 	c->scale.checked = true;
-	if (is_close(f, 1, within))
+	if (is_close(factor, 1, within))
 		return;
-	if (is_close(f, clipped, within)) {
+	if (is_close(factor, clipped_factor, within)) {
 		c->scale.clipped = true;
-	} else if (clip < 0 && f > 0 && f < 1) {
+	} else if (clip < 0 && factor > 0 && factor < 1) {
 		c->scale.clipped = true;
 		c->scale.checked = c->o.grad_norm > 0;
 	} else if (scale > 0 && is_close(c->given.loss_scale, scale, 1e-9)) {
 		add_finding(c, FINDING_NOTE, NULL,
-			"scale: the gradients of --grads are %.0f times the reference's, but "
-			"exp_avg is not: the run divided out a loss scale after it saved them",
+			"scale: the gradients in --grads are %.0f times the reference, but exp_avg "
+			"is not: the run removed a loss scale after it saved the gradients",
 			scale);
-	} else if (scale > 0 && !is_count(c, f)) {
+	} else if (scale > 0 && !is_possible_divisor(c, factor)) {
 		c->scale.checked = false;
 		c->given.loss_scale = scale;
 		add_finding(c, FINDING_NOTE, NULL,
-			"scale: all gradients are %.0f times the reference's, as with a loss scale "
+			"scale: all gradients are %.0f times the reference, as with a loss scale "
 			"(GradScaler): save them after scaler.unscale_(optimizer)",
 			scale);
 	} else {
-		describe_factor(c, f, times, sizeof(times));
+		describe_factor(c, factor, times, sizeof(times));
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
 	}
 }
-
-/* ---- the moments ----------------------------------------------------------------------------- */
 
 /* The gradient that exp_avg of a tensor gained, compared with the given gradient. */
 struct gain {
@@ -262,15 +251,16 @@ struct gain {
 	bool tested;
 };
 
+/* Compares what exp_avg of a tensor gained with the tensor's given gradient. */
 static int read_gain(struct step_check *c, int tensor, struct gain *x, struct err *e)
 {
 	struct tensor_step t;
 	double lost, rounded;
 	float *given = NULL, *gained = NULL;
 	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e) ||
-		 given_read(&c->given, tensor, &given, &rounded, e);
+		 given_gradients_read(&c->given, tensor, &given, &rounded, e);
 	if (!rc) {
-		gained = seen_gradient(&c->files, &t, &lost);
+		gained = gradient_from_means(&c->files, &t, &lost);
 		x->p = products_of(gained, given, t.n);
 		x->bound = 1e-6 + 4 * lost + 2 * rounded;
 		x->tested = x->p.bb > 0 && isfinite(x->p.aa) && isfinite(x->p.bb) &&
@@ -282,43 +272,44 @@ static int read_gain(struct step_check *c, int tensor, struct gain *x, struct er
 	return rc ? -1 : 0;
 }
 
-/* Judges the factor of exp_avg's gain, which clipping and a loss scale change. */
-static void judge_factor(struct step_check *c, double given)
+/* Compares the factor of exp_avg's gain with clipping and with loss scales, 2^8 to 2^40. */
+static void judge_moment_factor(struct step_check *c, double given_norm)
 {
-	const double clip = c->files.adam.clip, f = c->given.factor, within = 1e-3;
-	double expected = clip_factor(clip, given), scale = 0;
+	const double clip = c->files.adam.clip, factor = c->given.factor, within = 1e-3;
+	double expected = clip_factor(clip, given_norm), scale = 0;
 	for (int k = 8; k <= 40 && !(scale > 0); k++) {
 		double power = exp2(k);
-		if (is_close(f * power, clip_factor(clip, given / power), within))
+		if (is_close(factor * power, clip_factor(clip, given_norm / power),
+			    within))
 			scale = power;
 	}
-	if (is_close(f, 1, within) || is_close(f, expected, within) ||
-		(clip < 0 && f > 0 && f < 1)) {
+	if (is_close(factor, 1, within) || is_close(factor, expected, within) ||
+		(clip < 0 && factor > 0 && factor < 1)) {
 		if (clip < 0 && scale > 0)
 			c->given.loss_scale = scale;
 	} else if (scale > 0) {
 		c->given.loss_scale = scale;
 	} else {
 		add_finding(c, FINDING_CLIP, NULL,
-			"clip: exp_avg gained %.5g times the gradients of --grads; "
-			"clipping norm %.5g to %.4g would give %.5g; is beta1 wrong?",
-			f, given, fmax(clip, 0), expected);
+			"clip: exp_avg gained %.5g times the gradients in --grads, but clipping "
+			"their norm %.5g to %.4g gives a factor of %.5g: is beta1 wrong?",
+			factor, given_norm, fmax(clip, 0), expected);
 	}
 }
 
 int judge_given_moments(struct step_check *c, struct err *e)
 {
 	struct gain *x = xcalloc((size_t)c->n + 1, sizeof(*x));
-	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), squares = 0;
+	double *factors = xcalloc((size_t)c->n + 1, sizeof(*factors)), squares = 0;
 	int n = 0, rc = 0, wrong = 0;
 	const bool applies = c->given.n && c->files.m1 >= 0;
 	for (int i = 0; i < c->n && applies && !rc; i++) {
 		rc = c->of[i].frozen ? 0 : read_gain(c, i, &x[i], e);
 		squares += x[i].p.bb;
 		if (x[i].tested)
-			f[n++] = x[i].p.ab / x[i].p.bb;
+			factors[n++] = x[i].p.ab / x[i].p.bb;
 	}
-	c->given.factor = n && !rc ? median(f, n) : 0;
+	c->given.factor = n && !rc ? median(factors, n) : 0;
 	for (int i = 0; i < c->n && n && !rc; i++)
 		if (x[i].tested &&
 			!(residual_of(&x[i].p, c->given.factor) <= x[i].bound)) {
@@ -327,8 +318,8 @@ int judge_given_moments(struct step_check *c, struct err *e)
 				"exp_avg did not gain the gradient in --grads");
 		}
 	if (n && !rc && !wrong)
-		judge_factor(c, sqrt(squares));
+		judge_moment_factor(c, sqrt(squares));
 	free(x);
-	free(f);
+	free(factors);
 	return rc;
 }

@@ -16,15 +16,15 @@ struct given_gradients {
 };
 
 /* Opens the files with gradients of the view's tensors. Without files, g->n is 0. Call
- * given_close() in any case. */
-int given_open(struct given_gradients *g, const struct strs *files,
+ * given_gradients_close() in any case. */
+int given_gradients_open(struct given_gradients *g, const struct strs *files,
 	const struct ckpt_view *of, const struct lora *lora, struct err *e);
-void given_close(struct given_gradients *g);
+void given_gradients_close(struct given_gradients *g);
 /* Sets *x to the gradient of a tensor of g->of, allocated; zeros if no file has it. Sets
  * *lost to the rounding of the file's type, relative to the norm. */
-int given_read(const struct given_gradients *g, int tensor, float **x, double *lost,
-	struct err *e);
+int given_gradients_read(const struct given_gradients *g, int tensor, float **x,
+	double *lost, struct err *e);
 /* Appends a line about the files; nothing without files. n: tensors of the model. */
-void given_print(const struct given_gradients *g, int n, struct str *out);
+void append_given_line(const struct given_gradients *g, int n, struct str *out);
 /* Appends the files' names. */
-void given_names(const struct given_gradients *g, struct str *out);
+void append_given_names(const struct given_gradients *g, struct str *out);

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- bounds ------------------------------------------------------------------------------ */
-
 /* Smallest bounds of the distance between right runs in fp32. PyTorch and these kernels were 1e-6
  * to 3e-6 from float64 for 2 to 32 layers. PyTorch computes rotation angles in fp32, with errors
  * that grow with the position: with 2 layers, 5.2e-6 at 4,096 positions and 5.9e-6 at 8,192. */
@@ -21,17 +19,17 @@ static const double least_bound = 1e-5, bound_of_position = 2e-9;
 static double allowed_multiple(const struct step_check *c)
 {
 	static const double times[] = {10, 2, 3};
-	bool layer = c->weights.m.arch->norm == NORM_LAYER;
+	bool has_layer_norms = c->weights.m.arch->norm == NORM_LAYER;
 	/* (PEFT also rounds x A^T: a right step with autocast was 2.5 times as far) */
-	bool more = c->lora.used && c->o.precision != RUN_FP32;
-	return times[c->o.precision] * (more ? 2 : 1) *
-	       (layer && c->o.precision == RUN_BF16 ? 2 : 1);
+	bool is_lora = c->lora.used && c->o.precision != RUN_FP32;
+	return times[c->o.precision] * (is_lora ? 2 : 1) *
+	       (has_layer_norms && c->o.precision == RUN_BF16 ? 2 : 1);
 }
 
-/* Computes the gradients of a model that the kernels lack, with a random error in each weight.
+/* Computes the gradients with a random error in each weight, for models that the kernels lack.
  * Three times the largest rounding error moves gradients about as far as the kernels' rounding
  * does: 0.3 to 2 times as far in Llama, Qwen3 and Phi-3, in fp32 and bf16. */
-static void add_rounding(const struct step_check *c, struct gradients *g)
+static void compute_rounded_gradients(const struct step_check *c, struct gradients *g)
 {
 	const struct variant v = {.sequence = -1,
 		.noise = 3 * (c->o.precision == RUN_FP32 ? 0x1p-24 : 0x1p-9)};
@@ -46,11 +44,11 @@ static double cancelled_multiple(const struct step_check *c)
 	return times[c->o.precision];
 }
 
-/* Sets the bounds of all tensors. own[n]: distances of the kernels here from float64. */
+/* Sets the bounds of all tensors. own[n]: distances of our kernels from float64. */
 static void set_bounds_from(struct step_check *c, const double *own)
 {
-	double least = least_bound + bound_of_position * (double)c->batch.length;
-	bool layer = c->weights.m.arch->norm == NORM_LAYER;
+	double min_bound = least_bound + bound_of_position * (double)c->batch.length;
+	bool has_layer_norms = c->weights.m.arch->norm == NORM_LAYER;
 	double *sorted = xcalloc((size_t)c->n + 1, sizeof(*sorted));
 	int n = 0;
 	for (int i = 0; i < c->n; i++) /* (A of adapters has no gradient while B is 0) */
@@ -61,54 +59,56 @@ static void set_bounds_from(struct step_check *c, const double *own)
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_check *x = &c->of[i];
 		bool fp32 = c->o.precision == RUN_FP32;
-		double is = fmax(own[i], fp32 ? 0 : layer ? middle : middle / 2);
+		double distance = fmax(own[i], fp32		 ? 0
+					       : has_layer_norms ? middle
+								 : middle / 2);
 		/* (PyTorch sums the gradients of norms and biases in bf16) */
-		bool summed = layer && c->o.precision == RUN_BF16 &&
-			      c->weights.m.tensors[x->in_model].ndim == 1;
-		is *= summed ? 2 : 1;
+		bool is_summed = has_layer_norms && c->o.precision == RUN_BF16 &&
+				 c->weights.m.tensors[x->in_model].ndim == 1;
+		distance *= is_summed ? 2 : 1;
 		/* (with few elements, two draws of the noise differ more) */
-		double few = 1 + 3 / sqrt((double)x->n);
+		double small_sample = 1 + 3 / sqrt((double)x->n);
 		double times = own[i] > 1.5 * middle ? cancelled_multiple(c)
 						     : allowed_multiple(c);
-		x->gradient.bound = fmax(least, times * few * is);
-		x->factor_bound =
-			fp32 ? x->gradient.bound
-			     : fmin(fmax(0.02, 3 * few * is), x->gradient.bound);
+		x->gradient.bound = fmax(min_bound, times * small_sample * distance);
+		x->factor_bound = fp32 ? x->gradient.bound
+				       : fmin(fmax(0.02, 3 * small_sample * distance),
+						 x->gradient.bound);
 	}
 }
 
-/* Returns the relative bound of rounding for the loss. here: loss of the kernels; NAN:
+/* Returns the relative bound of rounding for the loss. kernel_loss: of our kernels; NAN:
  * unknown. In bf16 the losses of right steps were 1e-5 off in the median, and up to
  * 1.3e-3 with few targets. */
-static double loss_bound(const struct step_check *c, double here)
+static double loss_bound(const struct step_check *c, double kernel_loss)
 {
-	double own = fabs(here / c->reference.loss - 1);
+	double kernel_error = fabs(kernel_loss / c->reference.loss - 1);
 	if (c->o.precision == RUN_FP32)
 		return 2e-5;
 	return 1e-3 / sqrt((double)max64(1, c->batch.counted)) +
-	       (isfinite(own) ? own : 0);
+	       (isfinite(kernel_error) ? kernel_error : 0);
 }
 
-/* Measures how far the kernels here are from the reference, and sets all bounds from that. */
+/* Measures how far our kernels are from the reference, and sets all bounds from that. */
 static int set_bounds(struct step_check *c, struct err *e)
 {
 	bool fp32 = c->o.precision == RUN_FP32,
-	     exact = c->o.reference == REFERENCE_FLOAT64;
+	     has_float64 = c->o.reference == REFERENCE_FLOAT64;
 	const char *why;
 	struct gradients g = {0};
-	bool measures =
-		(!fp32 || exact) && reference_can_train(&c->weights, &c->batch, &why);
-	if (!measures && exact) {
-		add_rounding(c, &g);
-		measures = true;
-	} else if (measures && reference_trainer(&c->weights, &c->batch,
-				       fp32 ? PRECISION_FP32 : PRECISION_BF16, &g, e))
+	bool is_measured = (!fp32 || has_float64) &&
+			   reference_can_train(&c->weights, &c->batch, &why);
+	if (!is_measured && has_float64) {
+		compute_rounded_gradients(c, &g);
+		is_measured = true;
+	} else if (is_measured && reference_trainer(&c->weights, &c->batch,
+					  fp32 ? PRECISION_FP32 : PRECISION_BF16, &g, e))
 		return gradients_free(&g), -1;
 	double *own = xcalloc((size_t)c->n + 1, sizeof(*own));
 	for (int i = 0; i < c->n; i++) {
 		int k = c->of[i].in_model;
 		own[i] = fp32 ? 2e-6 : 3e-2;
-		if (measures) {
+		if (is_measured) {
 			const struct products p =
 				products_of(g.g[k], c->reference.g[k], c->of[i].n);
 			own[i] = residual_of(&p, 1);
@@ -117,34 +117,32 @@ static int set_bounds(struct step_check *c, struct err *e)
 			own[i] = 0;
 	}
 	set_bounds_from(c, own);
-	c->loss_bound = loss_bound(c, measures ? g.loss : NAN);
+	c->loss_bound = loss_bound(c, is_measured ? g.loss : NAN);
 	free(own);
 	gradients_free(&g);
 	return 0;
 }
 
-double *bounds_in_bf16(const struct step_check *c, struct err *e)
+double *compute_bf16_bounds(const struct step_check *c, struct err *e)
 {
-	struct step_check as = *c;
+	struct step_check copy = *c;
 	size_t n = (size_t)c->n;
-	as.o.precision = RUN_BF16;
-	as.of = xcalloc(n + 1, sizeof(*as.of));
-	memcpy(as.of, c->of, n * sizeof(*as.of));
+	copy.o.precision = RUN_BF16;
+	copy.of = xcalloc(n + 1, sizeof(*copy.of));
+	memcpy(copy.of, c->of, n * sizeof(*copy.of));
 	double *bounds = xcalloc(n + 1, sizeof(*bounds));
-	int rc = set_bounds(&as, e);
+	int rc = set_bounds(&copy, e);
 	for (int i = 0; i < c->n; i++)
-		bounds[i] = as.of[i].gradient.bound;
-	free(as.of);
+		bounds[i] = copy.of[i].gradient.bound;
+	free(copy.of);
 	if (!rc)
 		return bounds;
 	free(bounds);
 	return NULL;
 }
 
-/* ---- the common factor -------------------------------------------------------------------- */
-
 /* Returns the mean of the factors near `middle`, weighted by squared norms. */
-static double mean_near(
+static double mean_factor_near(
 	const struct step_check *c, const struct products *p, double middle)
 {
 	double near = c->o.precision == RUN_FP32 ? 1e-4 : 0.02, ab = 0, bb = 0;
@@ -166,9 +164,10 @@ static double common_factor(const struct step_check *c, const struct products *p
 			f[n++] = p[i].ab / p[i].bb;
 	double middle = n ? median(f, n) : 1;
 	free(f);
-	return mean_near(c, p, middle);
+	return mean_factor_near(c, p, middle);
 }
 
+/* Writes "4.000 times", and the degree, count or adapter scale that equals the factor. */
 void describe_factor(
 	const struct step_check *c, double factor, char *out, size_t capacity)
 {
@@ -184,14 +183,15 @@ void describe_factor(
 	size_t at = (size_t)snprintf(out, capacity, "%.4g times", near ? whole : factor);
 	int n_named = 0;
 	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
-		for (int up = 0; up < 2 && degrees[i].n > 1 && at < capacity; up++) {
-			double n = (double)degrees[i].n, want = up ? 1 / n : n;
+		for (int inverse = 0; inverse < 2 && degrees[i].n > 1 && at < capacity;
+			inverse++) {
+			double n = (double)degrees[i].n, want = inverse ? 1 / n : n;
 			if (fabs(factor / want - 1) > 0.005)
 				continue;
 			at += (size_t)snprintf(out + at, capacity - at,
 				"%s by the %lld %s",
 				n_named++ ? ", or"
-				: up	  ? ": divided once more"
+				: inverse ? ": divided once more"
 					  : ": not divided",
 				(long long)degrees[i].n, degrees[i].what);
 		}
@@ -201,7 +201,7 @@ void describe_factor(
 		snprintf(out + at, capacity - at, "%sis the scale of the adapters %s?",
 			n_named ? ", or " : ": ", adapters);
 	if (!n_named && c->has_reference)
-		add_count_names(c, factor, out, capacity);
+		append_count_names(c, factor, out, capacity);
 }
 
 double clip_factor(double clip, double norm)
@@ -217,7 +217,7 @@ static double bound_with_rounding(const struct step_check *c, int i,
 	return c->of[i].gradient.bound + (size > 0 ? 2 * lost * sqrt(p->aa) / size : 0);
 }
 
-/* Returns how many tensors are right with this common factor. */
+/* Counts the tensors that are right with this common factor. */
 static int count_right(const struct step_check *c, const struct products *p,
 	const double *lost, double common)
 {
@@ -229,8 +229,9 @@ static int count_right(const struct step_check *c, const struct products *p,
 	return n;
 }
 
-/* Returns the tensor's factor with which most tensors are right, at least a third (some may have
- * factors of their own). If about half of the tensors are wrong, the median is nobody's factor. */
+/* Tries the factor of each tensor as the common factor. Returns the best one; NAN if no more than
+ * a third of the tensors are right with it. (If half of them are wrong, the median may be no
+ * one's.) */
 static double best_tensor_factor(
 	const struct step_check *c, const struct products *p, const double *lost)
 {
@@ -244,10 +245,10 @@ static double best_tensor_factor(
 			best = f;
 		}
 	}
-	return mean_near(c, p, best);
+	return mean_factor_near(c, p, best);
 }
 
-static void try_common(
+static void try_common_factor(
 	struct step_check *c, const struct products *p, const double *lost, double factor)
 {
 	int n = count_right(c, p, lost, factor);
@@ -258,7 +259,7 @@ static void try_common(
 }
 
 /* Chooses the factor with which most tensors are right, or else the expected factor. */
-static void choose_common(
+static void choose_common_factor(
 	struct step_check *c, const struct products *p, const double *lost)
 {
 	double clip = c->files.adam.clip, right = clip_factor(clip, c->reference.norm);
@@ -271,8 +272,8 @@ static void choose_common(
 	c->scale.common = right;
 	c->scale.n_right = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
-		try_common(c, p, lost, tries[i]);
-	try_common(c, p, lost, best_tensor_factor(c, p, lost));
+		try_common_factor(c, p, lost, tries[i]);
+	try_common_factor(c, p, lost, best_tensor_factor(c, p, lost));
 }
 
 /* Returns the norm of the other run's gradient before clipping, assuming that its scale
@@ -285,12 +286,7 @@ static double unclipped_norm(const struct step_check *c, const struct products *
 	return sqrt(squares) / fabs(c->scale.common);
 }
 
-static bool is_close(double a, double b, double within)
-{
-	return fabs(a / b - 1) <= within;
-}
-
-/* Returns the fraction of the norm that may be rounding of the moments. */
+/* Returns the fraction of the squared norm that may be rounding of the moments. */
 static double rounding_share(
 	const struct step_check *c, const struct products *p, const double *lost)
 {
@@ -313,7 +309,7 @@ static void judge_scale(
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[200];
 	const char *name = c->scale.common > 0 && clip > 0
-				   ? name_norm(c, clip / c->scale.common)
+				   ? find_norm_name(c, clip / c->scale.common)
 				   : NULL;
 	if (!isfinite(norm))
 		return; /* (reported elsewhere) */
@@ -350,14 +346,14 @@ static void judge_scale(
 		!is_close(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: grad_norm %.5g was logged and used for clipping, but the "
-			"gradient's is %.5g: %.4g times, %s%s",
+			"gradient has norm %.5g: %.4g times, %s%s",
 			logged, norm, k, name ? "as if it were " : "",
 			name ? name : "so it misses a part or counts one twice");
 		return;
 	}
 	if (k != 1)
 		add_finding(c, FINDING_SCALE, NULL,
-			"scale: grad_norm %.5g was logged, but the gradient's is %.5g: %s",
+			"scale: grad_norm %.5g was logged, but the gradient has norm %.5g: %s",
 			logged, norm, times);
 	if (is_close(off, 1, within))
 		return;
@@ -368,8 +364,8 @@ static void judge_scale(
 			c->scale.seen_norm, clip);
 	else if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
 		add_finding(c, FINDING_CLIP, NULL,
-			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
-			"divided by is %.4g of its own, %s%s",
+			"clip: the clipped gradient has norm %.5g, above %.5g: it was divided by "
+			"%.4g of its norm, %s%s",
 			c->scale.seen_norm, clip, 1 / off, name ? "as if it were " : "",
 			name ? name : "which misses a part");
 	else if (clip > 0 && c->scale.clipped && !name && common > 0 &&
@@ -386,8 +382,8 @@ static void judge_scale(
 			times, name ? "; as if clipping used " : "", name ? name : "");
 }
 
-/* Checks the loss. If it is right, so are the forward pass and the batch. If the
- * gradients are right, a wrong loss may be of one rank or of the last micro-batch. */
+/* Checks the logged loss. If it is right, so are the forward pass and the batch. If the
+ * gradients are right, a wrong loss may be from one rank or from the last micro-batch. */
 static void judge_loss(struct step_check *c)
 {
 	double logged = c->o.loss, own = c->reference.loss;
@@ -406,17 +402,15 @@ static void judge_loss(struct step_check *c)
 		return;
 	if (all && c->scale.n_right)
 		add_finding(c, FINDING_NOTE, NULL,
-			"loss: %.6g was logged, but the reference's is %.6g, and its gradients "
-			"are right: is the logged loss of one rank, or of a part of the batch?",
+			"loss: %.6g was logged, but the reference has %.6g, and the gradients are "
+			"right: is the logged loss from one rank, or from a part of the batch?",
 			logged, own);
 	else
 		add_finding(c, FINDING_LOSS, NULL,
-			"loss: %.6g was logged, but the reference's is %.6g: another "
-			"batch, or another function than the model's options specify",
+			"loss: %.6g was logged, but the reference has %.6g: the batch differs, or "
+			"the function differs from the model's options",
 			logged, own);
 }
-
-/* ---- all tensors -------------------------------------------------------------------------- */
 
 /* Two right runs in bf16 differ by the root of the sum of both squared distances. */
 static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
@@ -460,15 +454,15 @@ int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct er
 {
 	struct tensor_step t;
 	if (c->given.n)
-		return given_read(&c->given, tensor, &c->seen[tensor], lost, e);
+		return given_gradients_read(&c->given, tensor, &c->seen[tensor], lost, e);
 	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e);
 	if (!rc)
-		c->seen[tensor] = seen_gradient(&c->files, &t, lost);
+		c->seen[tensor] = gradient_from_means(&c->files, &t, lost);
 	tensor_step_free(&t);
 	return rc;
 }
 
-/* Computes the sums of products of the gradients that were seen and the reference's. */
+/* Sets p[n] to the sums of products of the optimizer's gradients with the reference gradients. */
 static int compute_products(
 	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
@@ -488,8 +482,9 @@ static int compute_products(
 	return 0;
 }
 
-/* Handles gradients that are zero except for rounding, such as key biases. They must be small. */
-static bool judge_zero(
+/* Returns true if a reference gradient is zero, as of a key bias. Adds a finding if the run's is
+ * not. */
+static bool judge_zero_gradient(
 	struct step_check *c, struct tensor_check *x, const struct products *p)
 {
 	double norm = c->reference.norm;
@@ -501,13 +496,14 @@ static bool judge_zero(
 	return true;
 }
 
-static void judge_tensor(
+/* Sets x->gradient and x->factor: the distance from the reference, after the common factor. */
+static void judge_gradient(
 	struct step_check *c, int i, const struct products *p, double lost)
 {
 	struct tensor_check *x = &c->of[i];
 	struct distance *d = &x->gradient;
 	double own = d->bound;
-	if (x->frozen || !isfinite(p->aa) || judge_zero(c, x, p))
+	if (x->frozen || !isfinite(p->aa) || judge_zero_gradient(c, x, p))
 		return; /* (judge_update() reports frozen and non-finite tensors) */
 	d->bound = bound_with_rounding(c, i, p, lost, c->scale.common);
 	d->tested = d->bound < 0.5;
@@ -529,10 +525,11 @@ static void judge_scale_of_runs(struct step_check *c)
 	c->scale.checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].gradient.wrong)
-			return; /* other gradients have other norms */
+			return; /* (wrong gradients have other norms) */
 	if (!is_close(c->scale.common, 1, within))
 		add_finding(c, FINDING_SCALE, NULL,
-			"scale: exp_avg is %.4g times the first run's, in all tensors",
+			"scale: exp_avg of the second run is %.4g times the "
+			"first run's, in all tensors",
 			c->scale.common);
 	else if (logged && !is_close(second, first,
 				   within + o->first_norm_half / first +
@@ -546,7 +543,7 @@ static void judge_scale_of_runs(struct step_check *c)
 }
 
 /* Returns true if clipping does not explain the common factor. */
-static bool scale_is_off(const struct step_check *c)
+static bool is_scale_wrong(const struct step_check *c)
 {
 	double clip = c->files.adam.clip;
 	return clip >= 0 &&
@@ -554,7 +551,7 @@ static bool scale_is_off(const struct step_check *c)
 		       c->o.precision == RUN_FP32 ? 1e-3 : 0.03);
 }
 
-/* Compares again with another beta1, if one explains exp_avg. */
+/* Compares the gradients again if another beta1 explains exp_avg. */
 static int retry_with_beta1(
 	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
@@ -568,27 +565,27 @@ static int retry_with_beta1(
 	free(c->seen);
 	if (compute_products(c, p, lost, e))
 		return -1;
-	choose_common(c, p, lost);
+	choose_common_factor(c, p, lost);
 	return 0;
 }
 
 int judge_gradients(struct step_check *c, struct err *e)
 {
-	const bool two = c->files.two_runs;
+	const bool two_runs = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = two ? read_means(c, p, lost, e)
-		     : set_bounds(c, e) || compute_products(c, p, lost, e);
+	int rc = two_runs ? read_means(c, p, lost, e)
+			  : set_bounds(c, e) || compute_products(c, p, lost, e);
 	if (!rc)
-		choose_common(c, p, lost);
-	if (!rc && !two && !c->given.n &&
-		(2 * c->scale.n_right <= c->n || scale_is_off(c)))
+		choose_common_factor(c, p, lost);
+	if (!rc && !two_runs && !c->given.n &&
+		(2 * c->scale.n_right <= c->n || is_scale_wrong(c)))
 		rc = retry_with_beta1(c, p, lost, e);
 	if (!rc) {
 		for (int i = 0; i < c->n; i++)
-			judge_tensor(c, i, &p[i], lost[i]);
+			judge_gradient(c, i, &p[i], lost[i]);
 	}
-	if (!rc && two) {
+	if (!rc && two_runs) {
 		c->scale.seen_norm = unclipped_norm(c, p) * fabs(c->scale.common);
 		judge_scale_of_runs(c);
 	} else if (!rc) {

@@ -5,10 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- counts ------------------------------------------------------------------------------- */
-
 /* Returns the number of targets in each of n equal parts of the batch; 0: they differ. */
-static int64_t targets_of_part(const struct token_batch *b, int64_t n)
+static int64_t targets_per_part(const struct token_batch *b, int64_t n)
 {
 	int64_t targets = -1;
 	for (int64_t p = 0; n > 0 && b->n % n == 0 && p < n; p++) {
@@ -38,29 +36,29 @@ static bool is_loss_scale(const struct step_check *c, double factor)
 	return factor >= 128 && fabs(power - round(power)) < 1e-4 + fmin(digits, 1e-3);
 }
 
-/* Appends ": 368/370, ..." for the counts whose ratio is the factor. */
-static void add_ratio(char *out, size_t capacity, const struct named_factor *f, int64_t a,
-	int64_t b, int named)
+/* Appends ": 368/370, TEXT" for a factor a / b. n_named: ratios that precede it. */
+static void append_ratio(char *out, size_t capacity, const struct named_factor *f,
+	int64_t a, int64_t b, int n_named)
 {
 	size_t at = strlen(out);
 	if (b > 1 && a > 1)
 		snprintf(out + at, capacity - at, "%s %lld/%lld, %s",
-			named ? ", or" : ":", (long long)a, (long long)b, f->text);
+			n_named ? ", or" : ":", (long long)a, (long long)b, f->text);
 	else
-		snprintf(out + at, capacity - at, "%s %s %lld, %s", named ? ", or" : ":",
-			b > 1 ? "divided by" : "times", (long long)(b > 1 ? b : a),
-			f->text);
+		snprintf(out + at, capacity - at, "%s %s %lld, %s",
+			n_named ? ", or" : ":", b > 1 ? "divided by" : "times",
+			(long long)(b > 1 ? b : a), f->text);
 }
 
-void add_count_names(
+void append_count_names(
 	const struct step_check *c, double factor, char *out, size_t capacity)
 {
 	const struct token_batch *b = &c->batch;
-	const int64_t all = b->n * b->length, n = b->counted;
+	const int64_t n_positions = b->n * b->length, n = b->counted;
 	const int64_t ranks = c->o.dp * c->o.fsdp, micro = ranks * c->o.accumulation;
-	const int64_t of_rank = ranks > 1 ? targets_of_part(b, ranks) : 0;
-	const int64_t of_micro = c->o.accumulation > 1 ? targets_of_part(b, micro) : 0;
-	const int64_t of_sequence = b->n > 1 ? targets_of_part(b, b->n) : 0;
+	const int64_t of_rank = ranks > 1 ? targets_per_part(b, ranks) : 0;
+	const int64_t of_micro = c->o.accumulation > 1 ? targets_per_part(b, micro) : 0;
+	const int64_t of_sequence = b->n > 1 ? targets_per_part(b, b->n) : 0;
 	const struct {
 		int64_t a, b;
 		const char *text;
@@ -69,44 +67,45 @@ void add_count_names(
 		{of_micro, 1, "the targets of a micro-batch: a sum, not a mean"},
 		{of_sequence, 1, "the targets of a sequence: a sum, not a mean"},
 		{b->n, 1, "the number of sequences: a sum of their means"},
-		{1, n, "the number of targets: twice"},
-		{1, of_rank, "the targets of a rank: twice"},
+		{1, n, "the number of targets, once too often"},
+		{1, of_rank, "the targets of a rank, once too often"},
 		{1, b->n, "the number of sequences"},
 		{1, b->length, "the number of positions"},
-		{n, n + b->n, "targets/labels: as if the divisor counted first labels"},
+		{n, n + b->n,
+			"targets/labels: the divisor also counts each sequence's first label"},
 		{n, n - b->n,
-			"targets/divisor: the divisor lacks a target of each sequence"},
+			"targets/divisor: the divisor lacks one target per sequence"},
 		{n - b->n, n,
-			"as if the sum lacked a target of each sequence that the divisor counts"},
-		{n, all,
+			"as if the sum lacked one target per sequence that the divisor counts"},
+		{n, n_positions,
 			"targets/positions: the mean includes positions that do not count"},
-		{all, n,
+		{n_positions, n,
 			"positions/targets: the sum includes positions that do not count"}};
 	const double within = c->o.precision == RUN_FP32 ? 1e-4 : 3e-3;
-	int named = 0;
+	int n_named = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
-		double want = (double)tries[i].a / (double)tries[i].b;
-		const struct named_factor f = {want, tries[i].text};
-		bool differs =
-			tries[i].a > 0 && tries[i].b > 0 && fabs(want - 1) > 5 * within;
-		if (differs && fabs(factor / want - 1) <= within)
-			add_ratio(out, capacity, &f, tries[i].a, tries[i].b, named++);
+		double ratio = (double)tries[i].a / (double)tries[i].b;
+		const struct named_factor f = {ratio, tries[i].text};
+		bool is_possible =
+			tries[i].a > 0 && tries[i].b > 0 && fabs(ratio - 1) > 5 * within;
+		if (is_possible && fabs(factor / ratio - 1) <= within)
+			append_ratio(
+				out, capacity, &f, tries[i].a, tries[i].b, n_named++);
 	}
 	size_t at = strlen(out);
 	if (is_loss_scale(c, factor))
 		snprintf(out + at, capacity - at,
-			"%s a loss scale that was not divided out", named ? ", or" : ":");
+			"%s a loss scale that was not divided out",
+			n_named ? ", or" : ":");
 	else if (is_loss_scale(c, 1 / factor))
 		snprintf(out + at, capacity - at,
 			"%s a loss scale that was divided out twice",
-			named ? ", or" : ":");
+			n_named ? ", or" : ":");
 }
-
-/* ---- norms -------------------------------------------------------------------------------- */
 
 enum { LARGEST, SUM_OF_SIZES, LARGEST_TENSOR, SUM_OF_TENSORS, N_NORMS };
 
-/* Norms that a bug may use instead of the norm of all gradients; squared norms of groups. */
+/* Norms that a bug may use instead of the norm of all gradients. */
 struct measures {
 	double norms[N_NORMS];
 	double all, embedding, output, vectors; /* squared norms */
@@ -137,7 +136,8 @@ static void measure_gradients(const struct step_check *c, struct measures *x)
 	}
 }
 
-const char *name_norm(const struct step_check *c, double norm)
+/* Describes the quantity of the reference gradient, such as its largest element, equal to norm. */
+const char *find_norm_name(const struct step_check *c, double norm)
 {
 	struct measures x;
 	const double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.01;

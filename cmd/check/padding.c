@@ -46,7 +46,7 @@ static int read_gradient_row(
 	struct tensor_step t = {0};
 	float *given = NULL;
 	double lost;
-	if (c->given.n ? given_read(&c->given, table, &given, &lost, e)
+	if (c->given.n ? given_gradients_read(&c->given, table, &given, &lost, e)
 		       : tensor_step_read(&t, &c->files, table, STEP_MEANS, e))
 		return -1;
 	for (int64_t j = 0, at = token * dim; j < dim; j++, at++)
@@ -59,7 +59,7 @@ static int read_gradient_row(
 	return 0;
 }
 
-/* Returns the cosine of the run's row and the reference's; if that is zero, whether both are. */
+/* Returns the cosine of the run's row and the reference's row; 1 if both are zero. */
 static double row_cosine(const struct step_check *c, const double *row, int64_t token)
 {
 	const struct tensor *t = c->weights.m.tokens;
@@ -77,30 +77,30 @@ static double row_cosine(const struct step_check *c, const double *row, int64_t 
 	return aa > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-int try_padding(struct step_check *c, const char *config, const char *before,
+int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e)
 {
 	const int64_t token = read_pad_token(config ? config : before);
-	const bool padded = token >= 0 && token < c->weights.m.c.vocab;
-	const int table = padded ? find_padded_table(c, token) : -1;
+	const bool has_padding = token >= 0 && token < c->weights.m.c.vocab;
+	const int table = has_padding ? find_padded_table(c, token) : -1;
 	const char *why;
 	if (table < 0)
 		return 0;
 	scoped_ptr double *row =
 		xcalloc((size_t)c->weights.m.tokens->dims[1], sizeof(*row));
-	const enum reference_kind was = c->o.reference;
-	struct gradients own = c->reference;
+	const enum reference_kind old_kind = c->o.reference;
+	struct gradients unpadded = c->reference;
 	if (read_gradient_row(c, table, token, row, e))
 		return -1;
-	const double without = row_cosine(c, row, token);
+	const double unpadded_cosine = row_cosine(c, row, token);
 	c->weights.padding = token + 1;
 	c->reference = (struct gradients){0};
 	if (!reference_can_train(&c->weights, &c->batch, &why))
 		c->o.reference = REFERENCE_FLOAT64;
 	if (compute(c, e))
-		return gradients_free(&own), -1;
-	if (row_cosine(c, row, token) > without) {
-		gradients_free(&own);
+		return gradients_free(&unpadded), -1;
+	if (row_cosine(c, row, token) > unpadded_cosine) {
+		gradients_free(&unpadded);
 		add_finding(c, FINDING_NOTE, NULL,
 			"the embedding of token %lld (pad_token_id) has no gradient as an "
 			"input: padding_idx of torch.nn.Embedding leaves it out",
@@ -108,8 +108,8 @@ int try_padding(struct step_check *c, const char *config, const char *before,
 		return 0;
 	}
 	gradients_free(&c->reference);
-	c->reference = own;
-	c->o.reference = was;
+	c->reference = unpadded;
+	c->o.reference = old_kind;
 	c->weights.padding = 0;
 	return 0;
 }

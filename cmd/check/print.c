@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct tally tally(const struct step_check *c, enum check_test test)
+/* Counts the tensors that a test tested and found wrong. */
+struct tally tally_test(const struct step_check *c, enum check_test test)
 {
 	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
@@ -27,10 +28,11 @@ struct tally tally(const struct step_check *c, enum check_test test)
 	return t;
 }
 
-static void put_tally(const struct step_check *c, enum check_test test, struct str *out)
+static void append_tally(
+	const struct step_check *c, enum check_test test, struct str *out)
 {
 	static const char *const names[] = {"grads", "moments", "update"};
-	const struct tally t = tally(c, test);
+	const struct tally t = tally_test(c, test);
 	if (!t.tested)
 		return;
 	const struct distance *w = distance_in(t.worst, test);
@@ -44,24 +46,24 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 }
 
 /* Appends a line about a part that was not checked. (The scale has its own line.) */
-static void put_unchecked(
+static void append_unchecked(
 	const struct step_check *c, enum check_part part, struct str *out)
 {
 	static const char *const names[] = {"grads", "scale", "moments", "update"};
 	scoped_str why = {0};
-	find_unchecked(c, part, &why);
+	describe_unchecked(c, part, &why);
 	if (why.len && (part != CHECK_GRADIENTS || c->has_reference))
 		str_printf(out, "%-8sNOT checked: %s\n", names[part], why.s);
 }
 
-static void put_file(
+static void append_file(
 	const char *what, const struct ckpt_view *v, bool moments, struct str *out)
 {
 	str_printf(out, "%-8s%s: %s, %d tensors%s\n", what, v->name, v->format,
 		v->n_tensors, moments ? "" : "; no moments");
 }
 
-static void put_batch(const struct step_check *c, struct str *out)
+static void append_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
 	str_printf(out,
@@ -74,13 +76,13 @@ static void put_batch(const struct step_check *c, struct str *out)
 	str_printf(out, " (%s)\n", c->computed);
 }
 
-static void put_scale(const struct step_check *c, struct str *out)
+static void append_scale(const struct step_check *c, struct str *out)
 {
 	double norm = c->reference.norm, clip = c->files.adam.clip;
 	str_printf(out, "scale   grad_norm %.6g", norm);
 	if (c->o.grad_norm > 0)
 		str_printf(out, ", logged %.6g", c->o.grad_norm);
-	str_printf(out, "; the file's is %.6f times that", c->scale.common);
+	str_printf(out, "; the file's gradient is %.6f times as large", c->scale.common);
 	if (c->scale.clipped && clip > 0)
 		str_printf(out, ", clipping to %.4g gives %.6f", clip,
 			clip_factor(clip, norm));
@@ -93,11 +95,12 @@ static void put_scale(const struct step_check *c, struct str *out)
 		str_puts(out,
 			c->given.loss_scale > 1
 				? "; NOT checked: the gradients may contain a loss scale"
-				: "; NOT checked: clipping hides it; give --grad-norm");
+				: "; NOT checked: clipping may hide a wrong "
+				  "scale; give --grad-norm");
 	str_putc(out, '\n');
 }
 
-static void put_update(const struct step_check *c, struct str *out)
+static void append_update(const struct step_check *c, struct str *out)
 {
 	int decayed = 0, plain = 0;
 	if (!(c->lr > 0))
@@ -121,7 +124,7 @@ static void put_update(const struct step_check *c, struct str *out)
 }
 
 /* Appends the names of the tensors with this cause, in backward order. */
-static void put_names(const struct check_report *r, int cause, struct str *out)
+static void append_names(const struct check_report *r, int cause, struct str *out)
 {
 	enum { MAX_NAMES = 6 };
 	struct str names = {0}, others = {0};
@@ -157,22 +160,22 @@ static const struct tensor_check *find_tensor_named(
 	return i < c->n ? &c->of[i] : NULL;
 }
 
-static void put_findings(const struct step_check *c, struct str *out)
+static void append_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
 	char name[FILE_NAME_TEXT];
-	const struct tensor_check *first = report_first_wrong(c);
+	const struct tensor_check *first = first_wrong_gradient(c);
 	if (first)
 		str_printf(out,
 			"first   wrong in backward order: %s%s, residual %.2g, bound %.1g\n",
 			first->name, name_in_file(first, name), first->gradient.value,
 			first->gradient.bound);
-	map_init(&r, c, NULL);
+	report_maps_init(&r, c, NULL);
 	for (int k = 0; k < c->n_findings; k++) {
 		const struct finding *f = &c->findings[k];
 		str_puts(out, is_note(f) ? "note    " : "finding ");
 		if (f->kind == FINDING_GRADIENT) {
-			put_names(&r, k, out);
+			append_names(&r, k, out);
 			if (f->n == 1)
 				str_puts(out, name_in_file(find_tensor_named(c, f->first),
 						      name));
@@ -186,15 +189,15 @@ static void put_findings(const struct step_check *c, struct str *out)
 		}
 		str_printf(out, "%s\n", f->text);
 	}
-	map_free(&r);
+	report_maps_release(&r);
 }
 
 void step_check_print_verdict(const struct step_check *c, struct str *out)
 {
-	const struct check_verdict *v = verdict_of(c);
+	const struct check_verdict *v = step_verdict(c);
 	scoped_str except = {0};
 	int n = count_findings(c, false);
-	verdict_exceptions(c, &except);
+	append_verdict_exceptions(c, &except);
 	if (c->wrong)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
@@ -208,41 +211,39 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 void step_check_print(const struct step_check *c, struct str *out)
 {
 	bool two = c->files.two_runs;
-	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
+	append_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
 	if (!c->files.no_after)
-		put_file(
+		append_file(
 			two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
 	if (c->run_facts_text)
 		str_printf(out, "run     %s, from the files of Trainer\n",
 			c->run_facts_text);
-	given_print(&c->given, c->n, out);
+	append_given_line(&c->given, c->n, out);
 	if (two)
 		str_printf(out, "        both after step %.0f: exp_avg is compared\n",
 			c->files.step);
 	if (c->has_reference) {
-		put_batch(c, out);
-		put_scale(c, out);
+		append_batch(c, out);
+		append_scale(c, out);
 	} else if (two && !c->scale.checked)
-		str_puts(out,
-			"scale   NOT checked: clipping may hide it; give --grad-norm X,Y\n");
+		str_puts(out, "scale   NOT checked: clipping may hide a wrong "
+			      "scale; give --grad-norm X,Y\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 		static const enum check_part parts[] = {
 			CHECK_GRADIENTS, CHECK_MOMENTS, CHECK_UPDATE};
-		put_tally(c, t, out);
+		append_tally(c, t, out);
 		if (c->tested)
-			put_unchecked(c, parts[t], out);
+			append_unchecked(c, parts[t], out);
 	}
-	put_update(c, out);
+	append_update(c, out);
 	if (c->copies[1].n) {
 		str_puts(out, "copies  ");
-		step_check_copies(c, out);
+		append_copy_counts(c, out);
 		str_putc(out, '\n');
 	}
-	put_findings(c, out);
+	append_findings(c, out);
 	step_check_print_verdict(c, out);
 }
-
-/* ---- JSON ------------------------------------------------------------------------------ */
 
 static json_t *distance_json(const struct distance *d)
 {
@@ -298,14 +299,15 @@ static json_t *tensor_json(const struct step_check *c, const struct tensor_check
 	return j;
 }
 
+/* Returns whether a part was checked, and why not; null for a part that two runs lack. */
 static json_t *part_json(const struct step_check *c, enum check_part part)
 {
-	const bool of_step = part == CHECK_MOMENTS || part == CHECK_UPDATE;
+	const bool needs_one_run = part == CHECK_MOMENTS || part == CHECK_UPDATE;
 	scoped_str why = {0};
-	if (of_step && c->files.two_runs)
+	if (needs_one_run && c->files.two_runs)
 		return json_null();
 	json_t *j = json_object();
-	int n = find_unchecked(c, part, &why);
+	int n = describe_unchecked(c, part, &why);
 	put_json(j, "checked", json_boolean(!why.len));
 	put_json(j, "reason", why.len ? text_json(why.s) : json_null());
 	put_json(j, "tensors_not_checked", n ? json_integer(n) : json_null());
@@ -322,7 +324,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 		put_json(j, "from_files", json_string(c->run_facts_text));
 	if (c->given.n)
 		put_json(j, "gradients_given", json_boolean(true));
-	put_json(j, "verdict", json_string(verdict_of(c)->word));
+	put_json(j, "verdict", json_string(step_verdict(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));
 	if (c->has_reference) {

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- the rate of most tensors ------------------------------------------------------------ */
-
 double rate_noise(const struct tensor_check *x)
 {
 	const struct update_sums *s = &x->sums;
@@ -16,27 +14,28 @@ double rate_noise(const struct tensor_check *x)
 			 : INFINITY;
 }
 
-void find_rate(struct step_check *c)
+void find_common_rate(struct step_check *c)
 {
 	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
 	double *rates[2]; /* [0]: above 0, [1]: below 0 */
-	int n = 0, kept[2] = {0};
+	int n = 0, n_rates[2] = {0};
 	for (int k = 0; k < 2; k++)
 		rates[k] = xcalloc((size_t)c->n + 1, sizeof(**rates));
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].sums.uu > 0)
 			noise[n++] = rate_noise(&c->of[i]);
-	double most = n ? 4 * median(noise, n) : 0;
+	double max_noise = n ? 4 * median(noise, n) : 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool down = x->lr < 0;
-		if (x->sums.uu > 0 && rate_noise(x) <= most &&
+		bool is_negative = x->lr < 0;
+		if (x->sums.uu > 0 && rate_noise(x) <= max_noise &&
 			fabs(x->lr) > rate_noise(x))
-			rates[down][kept[down]++] = x->lr / x->lr_scale;
+			rates[is_negative][n_rates[is_negative]++] = x->lr / x->lr_scale;
 	}
-	bool down = kept[1] > kept[0];
-	c->lr = kept[down] ? median(rates[down], kept[down]) : 0;
-	c->lr_bound = kept[down] ? fmax(1e-3, most / fabs(c->lr)) : 0;
+	bool is_negative = n_rates[1] > n_rates[0];
+	c->lr = n_rates[is_negative] ? median(rates[is_negative], n_rates[is_negative])
+				     : 0;
+	c->lr_bound = n_rates[is_negative] ? fmax(1e-3, max_noise / fabs(c->lr)) : 0;
 	free(rates[0]);
 	free(rates[1]);
 	free(noise);
@@ -44,29 +43,30 @@ void find_rate(struct step_check *c)
 
 bool lr_is_wrong(const struct step_check *c)
 {
-	double asked = c->files.adam.lr;
-	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
+	double given_lr = c->files.adam.lr;
+	return given_lr > 0 && fabs(c->lr / given_lr - 1) > c->lr_bound;
 }
 
-static int count_still(const struct step_check *c, int *moved)
+/* Counts the unchanged tensors that have an update. *n_changed: all tensors that changed. */
+static int count_unchanged_tensors(const struct step_check *c, int *n_changed)
 {
-	int still = 0;
-	*moved = 0;
+	int n_unchanged = 0;
+	*n_changed = 0;
 	for (int i = 0; i < c->n; i++) {
-		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
-		*moved += !c->of[i].unchanged;
+		n_unchanged += c->of[i].sums.uu > 0 && c->of[i].unchanged;
+		*n_changed += !c->of[i].unchanged;
 	}
-	return still;
+	return n_unchanged;
 }
 
-static bool nothing_moved(const struct step_check *c)
+static bool has_unchanged_parameters(const struct step_check *c)
 {
-	int moved;
-	return count_still(c, &moved) && !moved;
+	int n_changed;
+	return count_unchanged_tensors(c, &n_changed) && !n_changed;
 }
 
 /* Returns true if some tensor's rounding is small enough to show this rate. */
-static bool would_show(const struct step_check *c, double rate)
+static bool is_rate_visible(const struct step_check *c, double rate)
 {
 	for (int i = 0; i < c->n; i++)
 		if (rate_noise(&c->of[i]) < 0.1 * rate)
@@ -74,24 +74,24 @@ static bool would_show(const struct step_check *c, double rate)
 	return false;
 }
 
-bool by_standstill(struct cause_search *s)
+bool explained_by_standstill(struct cause_search *s)
 {
 	double lr = s->c->files.adam.lr;
 	snprintf(s->detail, sizeof(s->detail), "%.6g", lr);
-	return lr > 0 && nothing_moved(s->c) && would_show(s->c, lr);
+	return lr > 0 && has_unchanged_parameters(s->c) && is_rate_visible(s->c, lr);
 }
 
-bool by_no_rate(struct cause_search *s)
+bool explained_by_no_rate(struct cause_search *s)
 {
-	return nothing_moved(s->c) &&
-	       !(s->c->files.adam.lr > 0 && would_show(s->c, s->c->files.adam.lr));
+	return has_unchanged_parameters(s->c) &&
+	       !(s->c->files.adam.lr > 0 && is_rate_visible(s->c, s->c->files.adam.lr));
 }
 
-/* (Parameters shrink by lr * decay, at most lr: the rate is above 0, so an update is missing.) */
-bool by_decay_alone(struct cause_search *s)
+/* Returns true if parameters only shrank, as by weight decay. (Their rate is then above 0.) */
+bool explained_by_decay_alone(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	double part = 0;
+	double largest = 0;
 	int n = 0;
 	for (int i = 0; i < c->n && !(fabs(c->lr) > 0); i++) {
 		const struct tensor_check *x = &c->of[i];
@@ -99,30 +99,32 @@ bool by_decay_alone(struct cause_search *s)
 		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.rounding) ||
 			rate_noise(x) > 0.1 * shrink)
 			continue;
-		part = fmax(part, shrink);
+		largest = fmax(largest, shrink);
 		n++;
 	}
 	snprintf(s->detail, sizeof(s->detail), "by %.3g of themselves (%d tensor%s)",
-		part, n, plural(n));
+		largest, n, plural(n));
 	return n;
 }
 
-bool by_no_update(struct cause_search *s)
+/* Returns true if the learning rate is given, but no tensor moved along its update. */
+bool explained_by_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	double asked = c->files.adam.lr;
-	snprintf(s->detail, sizeof(s->detail), "%.6g", asked);
-	return asked > 0 && !(fabs(c->lr) > 0) && !nothing_moved(c) &&
-	       would_show(c, asked);
+	double given_lr = c->files.adam.lr;
+	snprintf(s->detail, sizeof(s->detail), "%.6g", given_lr);
+	return given_lr > 0 && !(fabs(c->lr) > 0) && !has_unchanged_parameters(c) &&
+	       is_rate_visible(c, given_lr);
 }
 
-bool by_ascent(struct cause_search *s)
+bool explained_by_ascent(struct cause_search *s)
 {
 	snprintf(s->detail, sizeof(s->detail), "%.6g", s->c->lr);
 	return s->c->lr < 0;
 }
 
-bool by_other_rate(struct cause_search *s)
+/* Returns true if the common rate differs from the given one, and explains most updates. */
+bool explained_by_other_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int wrong = 0;
@@ -132,8 +134,6 @@ bool by_other_rate(struct cause_search *s)
 		c->files.adam.lr);
 	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
 }
-
-/* ---- tensors with another rate --------------------------------------------------------------- */
 
 /* Returns the relative bound of a tensor's rate. (If all weights of a norm are 1 and its
  * gradients all have one sign, as with many positions, the update points along the
@@ -186,18 +186,19 @@ enum group_rate {
 	RATE_REFUTED
 };
 
-/* Returns whether the files' optimizer groups explain a tensor's rate. Schedules change the rates
+/* Classifies a tensor's rate by the optimizer groups in the files. Schedules change the rates
  * before or after a file is written, so either file may have the rates of this step. */
-static enum group_rate explain_rate(
+static enum group_rate classify_rate(
 	const struct step_check *c, const struct tensor_check *x)
 {
-	const struct tensor_check *usual = find_typical_tensor(c);
-	bool both = usual && group_settings(c, x, true) && group_settings(c, usual, true);
-	if (!usual || !group_settings(c, x, false))
+	const struct tensor_check *typical = find_typical_tensor(c);
+	bool both =
+		typical && group_settings(c, x, true) && group_settings(c, typical, true);
+	if (!typical || !group_settings(c, x, false))
 		return RATE_UNKNOWN;
 	for (int before = both; before >= 0; before--) {
 		double own = group_settings(c, x, before)->lr;
-		double other = group_settings(c, usual, before)->lr;
+		double other = group_settings(c, typical, before)->lr;
 		if (!(own > 0 || other > 0)) /* (end of a schedule) */
 			continue;
 		if (has_rate(c, x, own / c->lr) ||
@@ -205,21 +206,21 @@ static enum group_rate explain_rate(
 			return RATE_EXPLAINED;
 	}
 	const struct ckpt_settings *a = group_settings(c, x, false),
-				   *b = group_settings(c, usual, false);
-	bool one_group =
+				   *b = group_settings(c, typical, false);
+	bool same_group =
 		a->group >= 0 && b->group >= 0
 			? a->group == b->group
 			: !(fabs(a->lr - b->lr) > 0) && !(fabs(a->decay - b->decay) > 0);
-	return one_group || both ? RATE_REFUTED : RATE_UNSURE;
+	return same_group || both ? RATE_REFUTED : RATE_UNSURE;
 }
 
 /* Returns true if a rate that differs from the common rate is wrong. */
 static bool rate_is_wrong(const struct step_check *c, const struct tensor_check *x)
 {
-	enum group_rate is = explain_rate(c, x);
-	if (c->lr_scaled || is == RATE_REFUTED)
+	enum group_rate kind = classify_rate(c, x);
+	if (c->lr_scaled || kind == RATE_REFUTED)
 		return true;
-	return is != RATE_EXPLAINED && c->files.adam.lr > 0;
+	return kind != RATE_EXPLAINED && c->files.adam.lr > 0;
 }
 
 /* Returns the rate to print: a group shares one rate within rounding, the first tensor's. */
@@ -238,7 +239,7 @@ bool has_no_update(struct cause_search *s)
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
 	return has_other_lr(c, x) && has_rate(c, x, 0) &&
-	       explain_rate(c, x) != RATE_EXPLAINED;
+	       classify_rate(c, x) != RATE_EXPLAINED;
 }
 
 bool has_opposite_update(struct cause_search *s)
@@ -261,6 +262,7 @@ bool has_wrong_rate(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if the tensor has another rate than most, which is not known to be wrong. */
 bool has_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -272,21 +274,19 @@ bool has_own_rate(struct cause_search *s)
 	return true;
 }
 
-/* The tensor has the common rate, although the file has another one for its group. */
+/* Returns true if the tensor has the common rate although its group in the file has another one. */
 bool lacks_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
 	const struct ckpt_settings *before = group_settings(c, x, true);
 	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
-		has_other_lr(c, x) || c->lr_scaled || explain_rate(c, x) != RATE_REFUTED)
+		has_other_lr(c, x) || c->lr_scaled || classify_rate(c, x) != RATE_REFUTED)
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.4g, but its group in the file has %.4g",
 		c->lr, before->lr);
 	return true;
 }
-
-/* ---- what was not checked ----------------------------------------------------------------- */
 
 /* Returns the optimizer's name if its update is not AdamW's; else NULL. */
 static const char *other_optimizer(const struct step_check *c)
@@ -302,39 +302,40 @@ bool has_adamw_update(const struct step_check *c)
 	return !other_optimizer(c);
 }
 
-void find_unchecked_updates(struct step_check *c)
+void describe_unchecked_updates(struct step_check *c)
 {
-	const char *other = other_optimizer(c);
+	const char *optimizer = other_optimizer(c);
 	const char *why = NULL;
-	int has = 0, tested = 0;
+	int n_updates = 0, n_tested = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
 		bool has_update = x->sums.uu > 0 && !x->zero;
-		has += has_update;
-		tested += has_update && x->update.tested;
+		n_updates += has_update;
+		n_tested += has_update && x->update.tested;
 	}
 	if (c->files.no_after)
 		why = "no checkpoint after the step was given";
 	else if (!step_files_have_moments(&c->files) || c->files.v1 < 0)
 		why = "the file after the step has no exp_avg and exp_avg_sq";
-	else if (!has)
+	else if (!n_updates)
 		why = "all moments are zero";
-	else if (nothing_moved(c))
+	else if (has_unchanged_parameters(c))
 		why = "no parameter changed";
 	else if (!(fabs(c->lr) > 0))
 		why = "the learning rate is 0, or so small that rounding of the "
 		      "parameters hides it";
-	else if (!tested)
+	else if (!n_tested)
 		why = "the rounding of the parameters hides it";
 	snprintf(c->update_unchecked, sizeof(c->update_unchecked), "%s", why ? why : "");
 	c->n_updates_unchecked = 0;
-	if (other)
+	if (optimizer)
 		snprintf(c->update_unchecked, sizeof(c->update_unchecked),
-			"the optimizer is %s; its update differs from AdamW's", other);
-	else if (!why && tested < has) {
-		c->n_updates_unchecked = has - tested;
+			"the optimizer is %s; its update differs from AdamW's",
+			optimizer);
+	else if (!why && n_tested < n_updates) {
+		c->n_updates_unchecked = n_updates - n_tested;
 		snprintf(c->update_unchecked, sizeof(c->update_unchecked),
 			"the rounding of the parameters hides it (%d of %d tensors)",
-			has - tested, has);
+			n_updates - n_tested, n_updates);
 	}
 }

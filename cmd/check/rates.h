@@ -6,7 +6,7 @@
 
 /* Sets c->lr and c->lr_bound. c->lr is negative if most tensors moved against AdamW's
  * update, and 0 if rounding hides the rate or no tensor moved along the update. */
-void find_rate(struct step_check *c);
+void find_common_rate(struct step_check *c);
 /* Returns the rate that rounding of parameters can cause; infinity: the tensor has no update. */
 double rate_noise(const struct tensor_check *x);
 bool has_other_lr(const struct step_check *c, const struct tensor_check *x);
@@ -20,4 +20,4 @@ void compute_updates(const struct step_check *c, const struct tensor_step *t,
 /* storage.c: Adds notes about values stored in bf16, and about the optimizer's settings. */
 void note_storage(struct step_check *c);
 /* Sets c->update_unchecked. */
-void find_unchecked_updates(struct step_check *c);
+void describe_unchecked_updates(struct step_check *c);

@@ -5,9 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- findings ------------------------------------------------------------------------- */
-
-const struct tensor_check *report_first_wrong(const struct step_check *c)
+const struct tensor_check *first_wrong_gradient(const struct step_check *c)
 {
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
@@ -26,30 +24,30 @@ static bool row_tensor_has(const struct check_report *r, int tensor, int finding
 }
 
 /* Appends the layers with the finding: "0-5,7"; "*" if all layers with such a tensor have it. */
-static void put_layers(const struct check_report *r, const struct map_row *row,
+static void append_layers(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out)
 {
-	const char *between = "";
-	int n = 0, with = 0;
+	const char *separator = "";
+	int n_tensors = 0, n_found = 0;
 	for (int i = 0; i < row->n; i++) {
-		n += row->tensors[i] >= 0;
-		with += row_tensor_has(r, row->tensors[i], finding);
+		n_tensors += row->tensors[i] >= 0;
+		n_found += row_tensor_has(r, row->tensors[i], finding);
 	}
-	if (with == n && n > 1) {
+	if (n_found == n_tensors && n_tensors > 1) {
 		str_putc(out, '*');
 		return;
 	}
-	for (int i = 0, end; i < row->n; i = end + 1) {
-		end = i;
+	for (int i = 0, last; i < row->n; i = last + 1) {
+		last = i;
 		if (!row_tensor_has(r, row->tensors[i], finding))
 			continue;
-		while (end + 1 < row->n &&
-			row_tensor_has(r, row->tensors[end + 1], finding))
-			end++;
-		str_printf(out, "%s%lld", between, (long long)r->layers[i]);
-		if (end > i)
-			str_printf(out, "-%lld", (long long)r->layers[end]);
-		between = ",";
+		while (last + 1 < row->n &&
+			row_tensor_has(r, row->tensors[last + 1], finding))
+			last++;
+		str_printf(out, "%s%lld", separator, (long long)r->layers[i]);
+		if (last > i)
+			str_printf(out, "-%lld", (long long)r->layers[last]);
+		separator = ",";
 	}
 }
 
@@ -64,7 +62,7 @@ bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 	str_puts(out, out->len ? ", " : "");
 	if (!row->outside) {
 		str_puts(out, "layers.");
-		put_layers(r, row, finding, out);
+		append_layers(r, row, finding, out);
 		str_putc(out, '.');
 	}
 	str_puts(out, row->name);
@@ -77,35 +75,34 @@ void report_tensors(const struct check_report *r, int finding, struct str *out)
 		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
-static void put_right(const struct step_check *c, struct str *out)
+static void append_right_reason(const struct step_check *c, struct str *out)
 {
 	scoped_str except = {0};
-	verdict_exceptions(c, &except);
-	str_puts(out, verdict_of(c)->reason);
+	append_verdict_exceptions(c, &except);
+	str_puts(out, step_verdict(c)->reason);
 	if (except.len)
 		str_printf(out, "; %s", except.s);
 }
 
-void report_reason(const struct step_check *c, struct str *out)
+void append_verdict_reason(const struct step_check *c, struct str *out)
 {
 	int n = count_findings(c, false), notes = count_findings(c, true);
 	if (c->wrong)
 		str_printf(out, "%d finding%s", n, plural(n));
 	else
-		put_right(c, out);
+		append_right_reason(c, out);
 	if (notes)
 		str_printf(out, "; %d note%s", notes, plural(notes));
 }
 
-/* ---- what was checked ----------------------------------------------------------------- */
-
-static void put_tally(const struct step_check *c, enum check_test test, struct str *out)
+static void append_tally(
+	const struct step_check *c, enum check_test test, struct str *out)
 {
-	const struct tally t = tally(c, test);
+	const struct tally t = tally_test(c, test);
 	char low[NUM_TEXT], high[NUM_TEXT];
 	if (!t.tested) {
 		scoped_str why = {0};
-		find_unchecked(c,
+		describe_unchecked(c,
 			test == TEST_GRADIENT  ? CHECK_GRADIENTS
 			: test == TEST_MOMENTS ? CHECK_MOMENTS
 					       : CHECK_UPDATE,
@@ -114,8 +111,8 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 			out, "not tested%s%s", why.len ? ": " : "", why.len ? why.s : "");
 		return;
 	}
-	report_number(low, 2, t.min_bound);
-	report_number(high, 2, t.max_bound);
+	format_number(low, 2, t.min_bound);
+	format_number(high, 2, t.max_bound);
 	str_printf(out, "%d of %d tensor%s within bounds of %s", t.tested - t.wrong,
 		t.tested, plural(t.tested), low);
 	if (strcmp(low, high) != 0)
@@ -126,29 +123,29 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 					      : "not tested");
 }
 
-static void put_file(const struct ckpt_view *v, bool moments, struct str *out)
+static void append_file(const struct ckpt_view *v, bool moments, struct str *out)
 {
 	str_printf(out, "%s (%s), %d tensor%s%s", v->name, v->format, v->n_tensors,
 		plural(v->n_tensors), moments ? "" : ", no moments");
 }
 
-static void put_first(const struct check_report *r, struct str *out)
+static void append_first_file(const struct check_report *r, struct str *out)
 {
-	put_file(&r->c->files.before, r->c->files.m0 >= 0, out);
+	append_file(&r->c->files.before, r->c->files.m0 >= 0, out);
 }
 
-static void put_second(const struct check_report *r, struct str *out)
+static void append_second_file(const struct check_report *r, struct str *out)
 {
 	if (!r->c->files.no_after)
-		put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+		append_file(&r->c->files.after, r->c->files.m1 >= 0, out);
 }
 
-static void put_given(const struct check_report *r, struct str *out)
+static void append_given_files(const struct check_report *r, struct str *out)
 {
-	given_names(&r->c->given, out);
+	append_given_names(&r->c->given, out);
 }
 
-static void put_batch(const struct check_report *r, struct str *out)
+static void append_batch(const struct check_report *r, struct str *out)
 {
 	enum { MAX_FILES = 8 };
 	const struct token_batch *b = &r->c->batch;
@@ -167,14 +164,14 @@ static void put_batch(const struct check_report *r, struct str *out)
 		b->documents ? ", attention within documents" : "");
 }
 
-static void put_reference(const struct check_report *r, struct str *out)
+static void append_reference(const struct check_report *r, struct str *out)
 {
 	const struct step_check *c = r->c;
 	if (c->has_reference)
 		str_printf(out, "loss and gradients in %s", c->computed);
 }
 
-static void put_run(const struct check_report *r, struct str *out)
+static void append_layout(const struct check_report *r, struct str *out)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
 	const struct check_opts *o = &r->c->o;
@@ -190,7 +187,7 @@ static void put_run(const struct check_report *r, struct str *out)
 				(long long)degrees[i].n);
 }
 
-static void put_adam(const struct check_report *r, struct str *out)
+static void append_optimizer(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;
 	if (r->c->given.n && r->c->files.m1 < 0)
@@ -203,25 +200,25 @@ static void put_adam(const struct check_report *r, struct str *out)
 		str_puts(out, a->clip < 0 ? "clipping unknown" : "no clipping");
 }
 
-static void put_gradients(const struct check_report *r, struct str *out)
+static void append_gradients(const struct check_report *r, struct str *out)
 {
 	if (r->c->has_reference || r->c->files.two_runs)
-		put_tally(r->c, TEST_GRADIENT, out);
+		append_tally(r->c, TEST_GRADIENT, out);
 }
 
-static void put_moments(const struct check_report *r, struct str *out)
+static void append_moments(const struct check_report *r, struct str *out)
 {
-	put_tally(r->c, TEST_MOMENTS, out);
+	append_tally(r->c, TEST_MOMENTS, out);
 }
 
-static void put_updates(const struct check_report *r, struct str *out)
+static void append_updates(const struct check_report *r, struct str *out)
 {
-	put_tally(r->c, TEST_UPDATE, out);
+	append_tally(r->c, TEST_UPDATE, out);
 }
 
-static void put_copies(const struct check_report *r, struct str *out)
+static void append_copies(const struct check_report *r, struct str *out)
 {
-	step_check_copies(r->c, out);
+	append_copy_counts(r->c, out);
 }
 
 /* Flags: a fact applies to one step, to two runs, or to both. */
@@ -231,21 +228,21 @@ static const struct {
 	const char *name;
 	int applies_to;
 	void (*put)(const struct check_report *r,
-		struct str *out); /* appends nothing: left out */
+		struct str *out); /* a fact without text is left out */
 } facts[] = {
-	{"Before", FOR_STEP, put_first},
-	{"After", FOR_STEP, put_second},
-	{"First run", FOR_RUNS, put_first},
-	{"Second run", FOR_RUNS, put_second},
-	{"Gradients from", FOR_STEP, put_given},
-	{"Batch", FOR_STEP, put_batch},
-	{"Reference", FOR_STEP, put_reference},
-	{"The other run", FOR_STEP | FOR_RUNS, put_run},
-	{"Optimizer", FOR_STEP | FOR_RUNS, put_adam},
-	{"Gradients", FOR_STEP | FOR_RUNS, put_gradients},
-	{"Moments", FOR_STEP, put_moments},
-	{"Update", FOR_STEP, put_updates},
-	{"Copies", FOR_STEP | FOR_RUNS, put_copies},
+	{"Before", FOR_STEP, append_first_file},
+	{"After", FOR_STEP, append_second_file},
+	{"First run", FOR_RUNS, append_first_file},
+	{"Second run", FOR_RUNS, append_second_file},
+	{"Gradients from", FOR_STEP, append_given_files},
+	{"Batch", FOR_STEP, append_batch},
+	{"Reference", FOR_STEP, append_reference},
+	{"The other run", FOR_STEP | FOR_RUNS, append_layout},
+	{"Optimizer", FOR_STEP | FOR_RUNS, append_optimizer},
+	{"Gradients", FOR_STEP | FOR_RUNS, append_gradients},
+	{"Moments", FOR_STEP, append_moments},
+	{"Update", FOR_STEP, append_updates},
+	{"Copies", FOR_STEP | FOR_RUNS, append_copies},
 };
 
 _Static_assert(ARRAY_LEN(facts) == N_REPORT_FACTS, "the number of facts");
@@ -258,14 +255,13 @@ const char *report_fact(const struct check_report *r, int i, struct str *text)
 	return text->len ? facts[i].name : NULL;
 }
 
-/* ---- scale ---------------------------------------------------------------------------- */
-
-double known_or_nan(bool is, double v)
+double known_or_nan(bool is_known, double v)
 {
-	return is ? v : NAN;
+	return is_known ? v : NAN;
 }
 
-int report_scales(
+/* Lists expected and seen losses, norms, factors and rates. Returns their number. */
+int list_report_scales(
 	const struct step_check *c, struct report_scale s[AT_LEAST(MAX_REPORT_SCALES)])
 {
 	const struct adam *a = &c->files.adam;
@@ -296,7 +292,7 @@ int report_scales(
 	return n;
 }
 
-const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
+const char *format_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
 {
 	*buf = '\0';
 	if (v == v)
@@ -308,7 +304,7 @@ const char *report_scale_note(const struct step_check *c)
 {
 	return !c->has_reference && !c->files.two_runs ? NULL
 	       : !c->scale.n_right ? "The scale is not checked: the gradients differ."
-	       : !c->scale.checked
-		       ? "The scale is not checked: clipping may hide it; give --grad-norm."
-		       : NULL;
+	       : !c->scale.checked ? "The scale is not checked: clipping may hide a "
+				     "wrong scale; give --grad-norm."
+				   : NULL;
 }

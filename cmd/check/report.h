@@ -24,9 +24,9 @@ struct check_report {
 
 extern const char *const check_test_names[N_CHECK_TESTS];
 
-void map_init(
+void report_maps_init(
 	struct check_report *r, const struct step_check *c, const struct strs *batch);
-void map_free(struct check_report *r);
+void report_maps_release(struct check_report *r);
 void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
 
 enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
@@ -36,10 +36,10 @@ struct map_mark {
 	bool beyond;
 	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no color */
 };
-struct map_mark map_mark(
+struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
-bool map_has(
-	const struct check_report *r, enum check_test t); /* has a cell with a color */
+/* Returns true if a cell of the map of test t has a color. */
+bool has_colored_cell(const struct check_report *r, enum check_test t);
 
 /* ---- findings.c -------------------------------------------------------------------------- */
 
@@ -53,9 +53,9 @@ struct check_verdict {
 	const char *reason;
 };
 /* For a wrong step, line and reason are NULL: the number of findings takes their place. */
-const struct check_verdict *verdict_of(const struct step_check *c);
+const struct check_verdict *step_verdict(const struct step_check *c);
 /* Appends "its scale and its update were not checked"; nothing if all parts were checked. */
-void verdict_exceptions(const struct step_check *c, struct str *out);
+void append_verdict_exceptions(const struct step_check *c, struct str *out);
 
 /* ---- print.c ------------------------------------------------------------------------------ */
 
@@ -64,11 +64,12 @@ struct tally {
 	double min_bound, max_bound;
 	const struct tensor_check *worst; /* largest distance relative to its bound */
 };
-struct tally tally(const struct step_check *c, enum check_test test);
+struct tally tally_test(const struct step_check *c, enum check_test test);
 
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
-void report_reason(const struct step_check *c, struct str *out); /* for the verdict */
+void append_verdict_reason(
+	const struct step_check *c, struct str *out); /* for the verdict */
 
 /* Returns the name of fact i of "What was checked", and its text; NULL: it does not apply. */
 enum { N_REPORT_FACTS = 13 };
@@ -79,21 +80,20 @@ struct report_scale {
 	double expected, seen; /* NAN: unknown */
 };
 enum { MAX_REPORT_SCALES = 6 };
-int report_scales(
+int list_report_scales(
 	const struct step_check *c, struct report_scale s[AT_LEAST(MAX_REPORT_SCALES)]);
 /* Returns a sentence if the scale was not checked; else NULL. */
 const char *report_scale_note(const struct step_check *c);
 
 /* Returns the first tensor in backward order with a wrong gradient; NULL: none. */
-const struct tensor_check *report_first_wrong(const struct step_check *c);
+const struct tensor_check *first_wrong_gradient(const struct step_check *c);
 bool has_finding(const struct tensor_check *x, int finding);
 /* Appends ", " and the row's tensors with a finding: "layers.0-5,7.attention.wq.weight", or with
- * "*" for all layers. Returns false if there are none. report_tensors(): of all rows; appends
- * nothing if the finding is about the whole step. */
+ * "*" for all layers. Returns false if there are none. report_tensors() appends all rows. */
 bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out);
 void report_tensors(const struct check_report *r, int finding, struct str *out);
 
 /* Formats v with so many digits; "" for NAN. Returns buf. */
-const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
+const char *format_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
 double known_or_nan(bool is, double v); /* NAN if unknown */

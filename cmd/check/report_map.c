@@ -7,8 +7,6 @@
 
 const char *const check_test_names[] = {"Gradients", "Moments", "Update"};
 
-/* ---- the maps ------------------------------------------------------------------------- */
-
 /* Returns the name of a tensor within its layer; NULL if it is outside of layers. */
 static const char *name_in_layer(const char *name, int64_t *layer)
 {
@@ -23,19 +21,19 @@ static const char *name_in_layer(const char *name, int64_t *layer)
 	return digits + n + 1;
 }
 
-static int compare_numbers(const void *x, const void *y)
+static int compare_layers(const void *x, const void *y)
 {
 	int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
 	return (a > b) - (a < b);
 }
 
-static void find_layers(struct check_report *r)
+static void list_layers(struct check_report *r)
 {
 	int64_t *all = xcalloc((size_t)r->c->n + 1, sizeof(*all));
 	int n = 0;
 	for (int i = 0; i < r->c->n; i++)
 		n += name_in_layer(r->c->of[i].name, &all[n]) != NULL;
-	qsort(all, (size_t)n, sizeof(*all), compare_numbers);
+	qsort(all, (size_t)n, sizeof(*all), compare_layers);
 	for (int i = 0; i < n; i++)
 		if (!r->n_layers || all[i] != all[r->n_layers - 1])
 			all[r->n_layers++] = all[i];
@@ -53,8 +51,8 @@ static struct map_row *add_row(struct check_report *r, const char *name, bool ou
 	return row;
 }
 
-/* Returns the cell of a tensor of a layer. */
-static int *find_cell(struct check_report *r, const char *name, int64_t layer)
+/* Returns the cell of a tensor of a layer; adds its row if it is missing. */
+static int *find_or_add_cell(struct check_report *r, const char *name, int64_t layer)
 {
 	struct map_row *row = NULL;
 	for (int k = 0; k < r->n_rows && !row; k++)
@@ -63,7 +61,7 @@ static int *find_cell(struct check_report *r, const char *name, int64_t layer)
 	if (!row)
 		row = add_row(r, name, false);
 	const int64_t *at = bsearch(
-		&layer, r->layers, (size_t)r->n_layers, sizeof(layer), compare_numbers);
+		&layer, r->layers, (size_t)r->n_layers, sizeof(layer), compare_layers);
 	return &row->tensors[at - r->layers];
 }
 
@@ -82,32 +80,33 @@ static void free_rows(struct check_report *r)
 	r->n_rows = 0;
 }
 
-static void find_rows(struct check_report *r, bool layered)
+/* Adds all tensors to rows, in forward order. layered: one row for a name in all layers. */
+static void fill_rows(struct check_report *r, bool layered)
 {
 	for (int k = 0; k < r->c->n && (!layered || is_grid(r)); k++) {
 		int i = r->c->order[k];
 		const char *whole = r->c->of[i].name;
 		int64_t layer;
 		const char *name = layered ? name_in_layer(whole, &layer) : NULL;
-		*(name ? find_cell(r, name, layer) : add_row(r, whole, true)->tensors) =
-			i;
+		*(name ? find_or_add_cell(r, name, layer)
+		       : add_row(r, whole, true)->tensors) = i;
 	}
 }
 
-void map_init(
+void report_maps_init(
 	struct check_report *r, const struct step_check *c, const struct strs *batch)
 {
 	*r = (struct check_report){.c = c, .batch = batch};
-	find_layers(r);
-	find_rows(r, true);
+	list_layers(r);
+	fill_rows(r, true);
 	if (is_grid(r))
 		return;
 	free_rows(r);
 	r->n_layers = 0;
-	find_rows(r, false);
+	fill_rows(r, false);
 }
 
-void map_free(struct check_report *r)
+void report_maps_release(struct check_report *r)
 {
 	free_rows(r);
 	free(r->layers);
@@ -122,8 +121,6 @@ void map_row_name(const struct map_row *row, struct str *out)
 	str_add(out, row->name, len);
 }
 
-/* ---- tests ---------------------------------------------------------------------------- */
-
 /* Returns true if the tensor has a finding that its gradient and moments do not explain. */
 static bool has_other_finding(const struct step_check *c, const struct tensor_check *x)
 {
@@ -134,7 +131,7 @@ static bool has_other_finding(const struct step_check *c, const struct tensor_ch
 	return false;
 }
 
-struct map_mark map_mark(
+struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t)
 {
 	const struct distance *d = distance_in(x, t);
@@ -151,10 +148,10 @@ struct map_mark map_mark(
 	return (struct map_mark){"·", false, (int)fmax(MARKS_WITHIN + fmin(step, -1), 0)};
 }
 
-bool map_has(const struct check_report *r, enum check_test t)
+bool has_colored_cell(const struct check_report *r, enum check_test t)
 {
 	for (int i = 0; i < r->c->n; i++)
-		if (map_mark(r->c, &r->c->of[i], t).step >= 0)
+		if (mark_of_cell(r->c, &r->c->of[i], t).step >= 0)
 			return true;
 	return false;
 }

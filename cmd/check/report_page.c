@@ -6,9 +6,7 @@
 PAGE_EMBED(report_heat_css, "share/report/heat.css");
 extern const char report_heat_css[];
 
-/* ---- both kinds ----------------------------------------------------------------------- */
-
-static void put_title(const void *report, struct str *out)
+static void append_title(const void *report, struct str *out)
 {
 	const struct check_report *r = report;
 	const struct step_files *f = &r->c->files;
@@ -16,12 +14,12 @@ static void put_title(const void *report, struct str *out)
 		f->before.name, f->after.name);
 }
 
-static void put_summary(const void *report, struct doc *d)
+static void append_summary(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
-	const struct check_verdict *v = verdict_of(r->c);
+	const struct check_verdict *v = step_verdict(r->c);
 	scoped_str reason = {0};
-	report_reason(r->c, &reason);
+	append_verdict_reason(r->c, &reason);
 	if (d->kind == PAGE_HTML) {
 		str_puts(d->out, "<p class=\"verdict\">");
 		html_badge(d->out, v->tone, v->word);
@@ -32,7 +30,7 @@ static void put_summary(const void *report, struct doc *d)
 	doc_markup(d, "</p>", "\n");
 }
 
-static void put_facts(const struct check_report *r, struct doc *d)
+static void append_facts(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Checked", ""};
 	struct str text = {0};
@@ -56,13 +54,13 @@ static void put_facts(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
-static void put_scales(const struct check_report *r, struct doc *d)
+static void append_scales(const struct check_report *r, struct doc *d)
 {
 	const char *const head[] = {
 		d->kind == PAGE_HTML ? "" : "Scale", ">Expected", ">Seen"};
 	struct report_scale s[MAX_REPORT_SCALES];
 	char text[NUM_TEXT];
-	int n = report_scales(r->c, s);
+	int n = list_report_scales(r->c, s);
 	if (n) {
 		doc_section(d, "scale", "Scale");
 		doc_head(d, "scale", head, ARRAY_LEN(head));
@@ -70,8 +68,8 @@ static void put_scales(const struct check_report *r, struct doc *d)
 	for (int i = 0; i < n; i++) {
 		doc_row(d);
 		doc_cell(d, CELL_HEADING, s[i].name);
-		doc_cell(d, CELL_NUMBER, report_number(text, 6, s[i].expected));
-		doc_cell(d, CELL_NUMBER, report_number(text, 6, s[i].seen));
+		doc_cell(d, CELL_NUMBER, format_number(text, 6, s[i].expected));
+		doc_cell(d, CELL_NUMBER, format_number(text, 6, s[i].seen));
 		doc_row_end(d);
 	}
 	if (n)
@@ -82,7 +80,7 @@ static void put_scales(const struct check_report *r, struct doc *d)
 		doc_section_end(d);
 }
 
-static void put_finding(const struct check_report *r, int k, struct doc *d)
+static void append_finding(const struct check_report *r, int k, struct doc *d)
 {
 	const struct finding *f = &r->c->findings[k];
 	const bool note = is_note(f);
@@ -107,10 +105,10 @@ static void put_finding(const struct check_report *r, int k, struct doc *d)
 	doc_markup(d, "</p></li>\n", "\n");
 }
 
-static void put_findings(const struct check_report *r, struct doc *d)
+static void append_findings(const struct check_report *r, struct doc *d)
 {
 	const struct step_check *c = r->c;
-	const struct tensor_check *first = report_first_wrong(c);
+	const struct tensor_check *first = first_wrong_gradient(c);
 	if (!c->n_findings)
 		return;
 	doc_section(d, "findings", "Findings");
@@ -123,15 +121,13 @@ static void put_findings(const struct check_report *r, struct doc *d)
 	}
 	doc_markup(d, "<ol class=\"findings\">\n", "\n");
 	for (int k = 0; k < c->n_findings; k++)
-		put_finding(r, k, d);
+		append_finding(r, k, d);
 	doc_markup(d, "</ol>\n", "");
 	doc_section_end(d);
 }
 
-/* ---- HTML ----------------------------------------------------------------------------- */
-
 /* Appends the text that a cell of a map shows under the pointer. */
-static void put_cell_values(
+static void append_cell_title(
 	const struct tensor_check *x, enum check_test t, struct str *out)
 {
 	const struct distance *d = distance_in(x, t);
@@ -150,6 +146,7 @@ static void put_cell_values(
 		str_printf(out, ", weight decay %.3g", x->decay);
 }
 
+/* Appends the cell of tensor i in the map of test t; i < 0: an empty cell. */
 static void html_cell(
 	const struct step_check *c, int i, enum check_test t, struct str *out)
 {
@@ -158,8 +155,8 @@ static void html_cell(
 		str_puts(out, "<td></td>");
 		return;
 	}
-	const struct map_mark m = map_mark(c, &c->of[i], t);
-	put_cell_values(&c->of[i], t, &text);
+	const struct map_mark m = mark_of_cell(c, &c->of[i], t);
+	append_cell_title(&c->of[i], t, &text);
 	str_puts(out, "<td");
 	if (m.step >= 0)
 		str_printf(out, " class=\"%c%d\"", m.beyond ? 'b' : 'w', m.step);
@@ -172,11 +169,12 @@ static void html_cell(
 	str_free(&text);
 }
 
+/* Appends the map of a test: tensors in rows, layers in columns; nothing if no cell has a color. */
 static void html_map(const struct check_report *r, enum check_test t, struct str *out)
 {
 	enum { MAX_LABELED_LAYERS = 48 };
 	bool many = r->n_layers > MAX_LABELED_LAYERS;
-	if (!map_has(r, t))
+	if (!has_colored_cell(r, t))
 		return;
 	str_puts(out, "<div>");
 	html_element(out, "h3", NULL, check_test_names[t]);
@@ -229,13 +227,13 @@ static void html_tensor(const struct step_check *c, int i, struct doc *d)
 	scoped_str found = {0};
 	bool bad = false;
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
-		bad |= map_mark(c, x, t).beyond;
+		bad |= mark_of_cell(c, x, t).beyond;
 	str_printf(d->out, "<tr id=\"t%d\"%s>", i, bad ? " class=\"wrong\"" : "");
 	doc_cell(d, CELL_HEADING, x->name);
-	doc_cell(d, CELL_NUMBER, report_number(text, 15, (double)x->n));
-	doc_cell(d, CELL_NUMBER, report_number(text, 4, x->norm));
+	doc_cell(d, CELL_NUMBER, format_number(text, 15, (double)x->n));
+	doc_cell(d, CELL_NUMBER, format_number(text, 4, x->norm));
 	doc_cell(d, CELL_NUMBER,
-		report_number(text, 6, known_or_nan(x->gradient.tested, x->factor)));
+		format_number(text, 6, known_or_nan(x->gradient.tested, x->factor)));
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 		const struct distance *at = distance_in(x, t);
 		snprintf(text, sizeof(text), "%.2g of %.2g", at->value, at->bound);
@@ -265,8 +263,6 @@ static void html_tensors(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
-/* ---- Markdown ------------------------------------------------------------------------- */
-
 /* Appends a row's name, padded to the width of the longest. */
 static void md_row_name(
 	const struct check_report *r, const struct map_row *row, struct str *out)
@@ -285,18 +281,18 @@ static void md_row_name(
 static void md_map(const struct check_report *r, enum check_test t, struct str *out)
 {
 	struct str text = {0};
-	if (!map_has(r, t))
+	if (!has_colored_cell(r, t))
 		return;
 	str_printf(&text, "%s\n", check_test_names[t]);
 	for (int k = 0; k < r->n_rows; k++) {
 		const struct map_row *row = &r->rows[k];
 		md_row_name(r, row, &text);
 		for (int i = 0; i < row->n; i++)
-			str_puts(&text,
-				row->tensors[i] < 0
-					? " "
-					: map_mark(r->c, &r->c->of[row->tensors[i]], t)
-						  .sign);
+			str_puts(&text, row->tensors[i] < 0
+						? " "
+						: mark_of_cell(r->c,
+							  &r->c->of[row->tensors[i]], t)
+							  .sign);
 		str_puts(&text, "\n");
 	}
 	str_puts(out, "\n");
@@ -324,10 +320,10 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 			doc_row(d);
 			doc_cell(d, CELL_TEXT, x->name);
 			doc_cell(d, CELL_TEXT, check_test_names[t]);
-			doc_cell(d, CELL_NUMBER, report_number(text, 2, at->value));
-			doc_cell(d, CELL_NUMBER, report_number(text, 2, at->bound));
+			doc_cell(d, CELL_NUMBER, format_number(text, 2, at->value));
+			doc_cell(d, CELL_NUMBER, format_number(text, 2, at->bound));
 			doc_cell(d, CELL_NUMBER,
-				report_number(text, 6,
+				format_number(text, 6,
 					known_or_nan(t == TEST_GRADIENT, x->factor)));
 			doc_row_end(d);
 		}
@@ -336,25 +332,23 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 		str_printf(d->out, "\nand %d more.\n", n - MAX_ROWS);
 }
 
-/* ---- the reports ---------------------------------------------------------------------- */
-
-static void put_body(const void *report, struct doc *d)
+static void append_html_body(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
-	put_findings(r, d);
-	put_facts(r, d);
-	put_scales(r, d);
+	append_findings(r, d);
+	append_facts(r, d);
+	append_scales(r, d);
 	html_maps(r, d);
 	html_tensors(r, d);
 }
 
-static void put_markdown(const void *report, struct doc *d)
+static void append_markdown(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
-	put_summary(r, d);
-	put_findings(r, d);
-	put_facts(r, d);
-	put_scales(r, d);
+	append_summary(r, d);
+	append_findings(r, d);
+	append_facts(r, d);
+	append_scales(r, d);
 	str_puts(d->out,
 		"\nDistances, one column per layer: · within bounds, × beyond, ! not "
 		"finite, – not tested.\n");
@@ -367,14 +361,14 @@ int step_check_report(const struct step_check *c, const struct strs *batch,
 	const char *path, struct err *e)
 {
 	static const struct page page = {.program = "pt-check",
-		.title = put_title,
-		.summary = put_summary,
-		.body = put_body,
-		.markdown = put_markdown,
+		.title = append_title,
+		.summary = append_summary,
+		.body = append_html_body,
+		.markdown = append_markdown,
 		.style = report_heat_css};
 	struct check_report r;
-	map_init(&r, c, batch);
+	report_maps_init(&r, c, batch);
 	int rc = page_write(&page, &r, path, e);
-	map_free(&r);
+	report_maps_release(&r);
 	return rc;
 }

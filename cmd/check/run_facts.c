@@ -35,14 +35,14 @@ static json_t *read_object(const char *dir, const char *name)
 	return root;
 }
 
-static int64_t integer_in(const json_t *object, const char *key, int64_t none)
+static int64_t integer_or(const json_t *object, const char *key, int64_t none)
 {
 	const json_t *x = json_object_get(object, key);
 	return json_is_integer(x) ? json_integer_value(x) : none;
 }
 
-/* Sets the text of a number >= 0; leaves it for anything else. */
-static void put_number(char out[NUM_TEXT], const json_t *row, const char *key)
+/* Sets out to the text of row[key] if it is a number >= 0. */
+static void set_number(char out[NUM_TEXT], const json_t *row, const char *key)
 {
 	const json_t *x = json_object_get(row, key);
 	double v = json_number_value(x);
@@ -95,7 +95,7 @@ static void read_log(struct run_facts *x, const json_t *log, int64_t step,
 	int64_t previous = 0;
 	for (size_t i = 0; i < json_array_size(log); i++) {
 		const json_t *r = json_array_get(log, i);
-		int64_t at = integer_in(r, "step", -1);
+		int64_t at = integer_or(r, "step", -1);
 		if (!json_object_get(r, "loss"))
 			continue;
 		if (at == step)
@@ -103,20 +103,21 @@ static void read_log(struct run_facts *x, const json_t *log, int64_t step,
 		else if (at < step)
 			previous = max64(previous, at);
 	}
-	put_number(x->grad_norm, row, "grad_norm");
+	set_number(x->grad_norm, row, "grad_norm");
 	if (previous == step - 1)
-		put_number(x->loss, row, "loss");
+		set_number(x->loss, row, "loss");
 	const json_t *rate = json_object_get(row, "learning_rate");
 	if (json_is_number(rate))
 		x->lr = rate_of_step(json_number_value(rate), before, after);
 }
 
+/* Reads the log in trainer_state.json, if the checkpoints are one step apart. */
 static void read_state(struct run_facts *x, const char *before, const char *after)
 {
 	json_auto_t *first = read_object(before, "trainer_state.json");
 	json_auto_t *second = read_object(after, "trainer_state.json");
-	int64_t from = first ? integer_in(first, "global_step", -1) : 0;
-	int64_t step = integer_in(second, "global_step", -1);
+	int64_t from = first ? integer_or(first, "global_step", -1) : 0;
+	int64_t step = integer_or(second, "global_step", -1);
 	if (step > 0 && from == step - 1)
 		read_log(x, json_object_get(second, "log_history"), step, before, after);
 }

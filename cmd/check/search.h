@@ -13,7 +13,7 @@ struct cause_search {
 	 * gradients are the cheapest; a cause that is far from these explains nothing. */
 	bool *screen;
 	bool forward_right; /* the output layer's gradient is right, and so is the whole forward pass */
-	unsigned has; /* the needs that this step meets, enum cause_needs */
+	unsigned has; /* conditions that this step meets, enum cause_needs */
 	int tensor;   /* index of the tensor that is tried */
 	float *change,
 		*update;  /* parameters before minus after; AdamW's at learning rate 1 */
@@ -53,18 +53,19 @@ static inline bool has_layout(const struct step_check *c)
 	return o->tp > 1 || o->cp > 1 || o->fsdp > 1 || o->dp > 1;
 }
 
-/* Returns true if the run may have this axis. Without a layout, its causes are questions. */
+/* Returns true if an axis with this degree may exist. If no layout is known, any axis may. */
 static inline bool may_have(const struct step_check *c, int64_t degree)
 {
 	return degree > 1 || !has_layout(c);
 }
 
+/* Returns "?" for the texts of causes if the layout is unknown, else "". */
 static inline const char *question(const struct step_check *c)
 {
 	return has_layout(c) ? "" : "?";
 }
 
-/* Returns true if the cause explains what is tried. Sets s->detail if its text has %s. */
+/* Returns true if the cause explains s->tensor, or all that is wrong. Sets s->detail for %s. */
 typedef bool cause_test(struct cause_search *s);
 
 /* A row of the table. %s in the text stands for the detail. */
@@ -110,8 +111,8 @@ void append_factors(
  * a norm or a bias may, if most tensors are wrong, or if it is wrong by little. */
 bool may_fit_by_chance(const struct cause_search *s, int i);
 
-/* Tries two degrees of the layout, and other numbers, as numbers of slices of each
- * dimension of s->tensor. */
+/* Calls explains() with two degrees of the layout, and other numbers, as numbers of slices of each
+ * dimension of s->tensor, until it returns true. */
 bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 	bool (*explains)(struct cause_search *s, int dim, int n));
 
@@ -119,8 +120,8 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 
 /* Sets s->screen. Returns false if all tensors have a cause. */
 bool set_screen(struct cause_search *s);
-/* Computes a variant's gradients, of all tensors or the screen; variant_distance(): how far
- * they are. */
+/* Computes a variant's gradients, of all tensors or of the screen. variant_distance() returns
+ * their largest_residual(). */
 void gradients_of(
 	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
 double variant_distance(const struct cause_search *s, struct variant v, bool all);

@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double known_or(double asked, double known)
+static double option_or(double option, double fallback)
 {
-	return asked >= 0 ? asked : known;
+	return option >= 0 ? option : fallback;
 }
 
-/* Sets the optimizer's settings from options and files. Takes no default of pt, because other
- * programs have others, except for the betas, which nearly all language models use. */
+/* Sets the optimizer's settings from options and files. Uses pt's defaults of betas and eps,
+ * which nearly all language models use, but not of the other settings. */
 static int set_adam_options(struct step_files *s, const struct adam *asked, struct err *e)
 {
 	struct train_opts o;
@@ -24,11 +24,11 @@ static int set_adam_options(struct step_files *s, const struct adam *asked, stru
 	bool has_clip = s->after.config.s && strstr(s->after.config.s, "clip = ");
 	bool has_decay =
 		s->after.config.s && strstr(s->after.config.s, "weight-decay = ");
-	s->adam = (struct adam){.beta1 = known_or(asked->beta1, o.beta1),
-		.beta2 = known_or(asked->beta2, o.beta2),
-		.eps = known_or(asked->eps, o.eps),
-		.decay = known_or(asked->decay, has_decay ? o.weight_decay : -1),
-		.clip = known_or(asked->clip, has_clip ? o.clip : -1),
+	s->adam = (struct adam){.beta1 = option_or(asked->beta1, o.beta1),
+		.beta2 = option_or(asked->beta2, o.beta2),
+		.eps = option_or(asked->eps, o.eps),
+		.decay = option_or(asked->decay, has_decay ? o.weight_decay : -1),
+		.clip = option_or(asked->clip, has_clip ? o.clip : -1),
 		.lr = asked->lr};
 	opts_free(&train_program, &o);
 	return 0;
@@ -64,7 +64,7 @@ static float *read_tensor(const struct ckpt_view *v, int group, int tensor, stru
 	return x;
 }
 
-static double norm_of(const float *x, int64_t n)
+static double vector_norm(const float *x, int64_t n)
 {
 	double sum = 0;
 	for (int64_t i = 0; x && i < n; i++)
@@ -72,8 +72,8 @@ static double norm_of(const float *x, int64_t n)
 	return sqrt(sum);
 }
 
-/* Sets *zero to true if all moments of the first file are zero. */
-static int find_zero_moments(const struct step_files *s, bool *zero, struct err *e)
+/* Sets *zero to whether all exp_avg of the first file are zero. */
+static int detect_zero_moments(const struct step_files *s, bool *zero, struct err *e)
 {
 	*zero = true;
 	for (int i = 0; i < s->before.n_tensors && *zero; i++) {
@@ -81,15 +81,16 @@ static int find_zero_moments(const struct step_files *s, bool *zero, struct err 
 		float *m = read_tensor(&s->before, s->m0, i, e);
 		if (e->code)
 			return free(m), -1;
-		*zero = norm_of(m, n) <= 0;
+		*zero = vector_norm(m, n) <= 0;
 		free(m);
 	}
 	return 0;
 }
 
-/* Checks that the files are one step apart. Some programs count the step in which they create zero
- * moments. Others load only the parameters of such a file, and start to count again. */
-static int check_steps(struct step_files *s, enum run_count runs, struct err *e)
+/* Sets the step counts. Returns -1 unless the files are one step apart or from two runs. Some
+ * programs count the step in which they create zero moments. Others load only the parameters of
+ * such a file, and start to count again. */
+static int set_step_counts(struct step_files *s, enum run_count runs, struct err *e)
 {
 	bool zero = true;
 	s->from = -1;
@@ -97,7 +98,7 @@ static int check_steps(struct step_files *s, enum run_count runs, struct err *e)
 		s->m0 = s->v0 = -1;
 		return 0;
 	}
-	if (s->m0 >= 0 && find_zero_moments(s, &zero, e))
+	if (s->m0 >= 0 && detect_zero_moments(s, &zero, e))
 		return -1;
 	if (zero) {
 		s->m0 = s->v0 = -1;
@@ -120,10 +121,11 @@ static int check_steps(struct step_files *s, enum run_count runs, struct err *e)
 		s->before.name, s->after.name, s->from, s->step);
 }
 
-static int open_file(struct ckpt_view *v, const char *path, const struct open_how *how,
+static int open_view(struct ckpt_view *v, const char *path, const struct open_how *how,
 	const struct lora *lora, struct err *e)
 {
-	return lora ? lora_view(v, lora, path, false, e) : convert_open(v, path, how, e);
+	return lora ? lora_open_view(v, lora, path, false, e)
+		    : convert_open(v, path, how, e);
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
@@ -131,10 +133,10 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};
-	if (open_file(&s->before, before, how, lora, e))
+	if (open_view(&s->before, before, how, lora, e))
 		return -1;
 	s->n_open = 1;
-	if (open_file(&s->after, after ? after : before, how, lora, e))
+	if (open_view(&s->after, after ? after : before, how, lora, e))
 		return -1;
 	s->n_open = 2;
 	s->no_after = !after;
@@ -146,7 +148,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	s->step = (double)s->after.info.step;
 	if (s->no_after)
 		s->m1 = s->v1 = -1;
-	if (check_tensors(s, e) || check_steps(s, runs, e))
+	if (check_tensors(s, e) || set_step_counts(s, runs, e))
 		return -1;
 	return set_adam_options(s, asked, e);
 }
@@ -206,7 +208,7 @@ double rounding_of(const float *x, int64_t n)
 	return !all ? 0 : all & 0x1fff ? 0x1p-24 : all & 0xffff ? 0x1p-12 : 0x1p-9;
 }
 
-float *seen_gradient(
+float *gradient_from_means(
 	const struct step_files *s, const struct tensor_step *t, double *lost)
 {
 	double beta = s->adam.beta1;
@@ -215,8 +217,8 @@ float *seen_gradient(
 		double old = t->m0 ? (double)t->m0[i] : 0;
 		g[i] = (float)(((double)t->m1[i] - beta * old) / (1 - beta));
 	}
-	double size = norm_of(g, t->n), round = rounding_of(t->m1, t->n);
-	double moments = norm_of(t->m1, t->n) + beta * norm_of(t->m0, t->n);
+	double size = vector_norm(g, t->n), round = rounding_of(t->m1, t->n);
+	double moments = vector_norm(t->m1, t->n) + beta * vector_norm(t->m0, t->n);
 	*lost = size > 0 ? round * moments / ((1 - beta) * size) : 0;
 	return g;
 }

@@ -49,7 +49,7 @@ void tensor_step_free(struct tensor_step *t);
 
 /* Returns the gradient that the optimizer saw, [n], allocated. Sets *lost to the fraction
  * that the rounding of the moments hides, relative to its norm. */
-float *seen_gradient(
+float *gradient_from_means(
 	const struct step_files *s, const struct tensor_step *t, double *lost);
 
 /* Returns the relative rounding of the values: 2^-24 for fp32, more if no value needs all digits

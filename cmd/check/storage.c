@@ -5,35 +5,33 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- notes ------------------------------------------------------------------------------- */
-
 static const char *const stored_names[N_STORED] = {"parameters", "exp_avg", "exp_avg_sq"};
 
-/* Returns how many tensors round at least this much; *all: how many have values. */
-static int count_stored(const struct step_check *c, int what, double precision, int *all)
+/* Counts the tensors that are rounded at least this much. *all: the tensors that have values. */
+static int count_rounded(const struct step_check *c, int kind, double precision, int *all)
 {
 	int n = 0;
 	*all = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		double has = x->stored[what];
-		bool counts = has > 0 && !x->frozen && !x->unchanged;
+		double rounding = x->stored[kind];
+		bool counts = rounding > 0 && !x->frozen && !x->unchanged;
 		*all += counts;
-		n += counts && !(has < precision);
+		n += counts && !(rounding < precision);
 	}
 	return n;
 }
 
 void note_storage(struct step_check *c)
 {
-	for (int what = 0; what < N_STORED; what++) {
-		int all, bf16 = count_stored(c, what, 0x1p-9, &all);
-		if (2 * bf16 <= all)
+	for (int kind = 0; kind < N_STORED; kind++) {
+		int all, n_bf16 = count_rounded(c, kind, 0x1p-9, &all);
+		if (2 * n_bf16 <= all)
 			continue;
 		add_finding(c, FINDING_NOTE, NULL,
 			"%s: all values are bf16 numbers (%d of %d tensors)%s",
-			stored_names[what], bf16, all,
-			what == STORED_PARAMETERS
+			stored_names[kind], n_bf16, all,
+			kind == STORED_PARAMETERS
 				? ": no fp32 master weights, so small updates are lost"
 				: "");
 	}
@@ -48,10 +46,9 @@ void note_storage(struct step_check *c)
 			"against it");
 }
 
-/* ---- stochastic rounding ------------------------------------------------------------------- */
-
 /* Returns true if each new parameter is one of the two bf16 neighbors of AdamW's exact result. */
-static bool is_between(const struct tensor_step *t, const float *update, double lr)
+static bool is_stochastically_rounded(
+	const struct tensor_step *t, const float *update, double lr)
 {
 	double sum = 0, squares = 0;
 	for (int64_t i = 0; i < t->n; i++) {
@@ -83,7 +80,7 @@ bool has_stochastic_rounding(struct cause_search *s)
 	if (!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
 		float *change, *update;
 		compute_updates(c, &t, x->decays ? x->decay : -1, &change, &update);
-		yes = is_between(&t, update, c->lr * x->lr_scale);
+		yes = is_stochastically_rounded(&t, update, c->lr * x->lr_scale);
 		free(change);
 		free(update);
 	}

@@ -8,45 +8,42 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
-
 /* Least squares over all tensors for v1 - g^2 = beta2 (v0 - g^2). */
 struct beta_sums {
 	double ab, bb;
 };
 
-/* Tests whether exp_avg_sq gained the square of what exp_avg gained. */
+/* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained. */
 static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
-	double others = 0, lost_before = 0;
+	double gained_squares = 0, lost_before = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double old = t->v0 ? (double)t->v0[i] : 0, now = (double)t->v1[i];
 		double gained = (now - beta * old) / (1 - beta);
 		double square = (double)g[i] * (double)g[i];
 		difference += (gained - square) * (gained - square);
 		size += square * square;
-		others += gained * gained;
+		gained_squares += gained * gained;
 		moments += now * now;
 		lost_before += pow(now / (1 - beta) - square, 2);
 		sums->ab += (now - square) * (old - square);
 		sums->bb += (old - square) * (old - square);
 	}
-	double round = rounding_of(t->v1, t->n);
-	size = fmax(size, others);
+	double rounding = rounding_of(t->v1, t->n);
+	size = fmax(size, gained_squares);
 	x->moments = (struct distance){.value = size > 0 ? sqrt(difference / size) : 0,
 		/* (beta2 in fp32 is off by 2^-25) */
 		.bound = 2e-6 + 0x1p-25 / (1 - beta) + 8 * lost +
-			 (size > 0 ? 4 * round * sqrt(moments) / ((1 - beta) * sqrt(size))
+			 (size > 0 ? 4 * rounding * sqrt(moments) /
+						 ((1 - beta) * sqrt(size))
 				   : 0),
 		.tested = size > 0};
 	x->moments.tested &= x->moments.bound < 0.5;
 	x->moments.wrong = x->moments.tested && !(x->moments.value <= x->moments.bound);
 	x->squares_lost = size > 0 && sqrt(lost_before / size) <= x->moments.bound;
 }
-
-/* ---- the update ------------------------------------------------------------------------ */
 
 /* Wrong variants of AdamW's update that other programs have had. */
 struct rule {
@@ -86,6 +83,7 @@ struct direction {
 	bool eps_inside, amsgrad;
 };
 
+/* Returns the shared factors of the update of rule r at the files' step. */
 static struct direction direction_of(const struct step_check *c, const struct rule *r)
 {
 	const struct adam *a = &c->files.adam;
@@ -121,46 +119,47 @@ static inline double element_update(
 	return m_hat / (d->eps_inside ? sqrt(square + d->eps) : sqrt(square) + d->eps);
 }
 
-/* Solves p0 - p1 = lr u + k p0 by least squares; the decay is k / lr. */
-static void test_update(const struct step_check *c, const struct rule *r,
+/* Sets the tensor's lr and decay: solves p0 - p1 = lr u + k p0 by least squares; decay = k / lr. */
+static void fit_update(const struct step_check *c, const struct rule *r,
 	struct tensor_check *x, const struct tensor_step *t)
 {
-	const struct direction of = direction_of(c, r);
+	const struct direction direction = direction_of(c, r);
 	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = element_update(&of, t, i);
+		double u = element_update(&direction, t, i);
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
-	double det = uu * pp - up * up, round = x->stored[STORED_PARAMETERS], k = 0;
-	double fine = x->stored[STORED_MEANS] + x->stored[STORED_SQUARES];
-	bool both = det > 1e-6 * uu * pp;
+	double det = uu * pp - up * up, rounding = x->stored[STORED_PARAMETERS], k = 0;
+	double moment_rounding = x->stored[STORED_MEANS] + x->stored[STORED_SQUARES];
+	bool has_decay_term = det > 1e-6 * uu * pp;
 	x->lr = uu > 0 ? ud / uu : 0;
-	if (both) {
+	if (has_decay_term) {
 		x->lr = (ud * pp - pd * up) / det;
 		k = (pd * uu - ud * up) / det;
 	}
 	x->sums = (struct update_sums){.uu = uu,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
-		.rounding = round,
-		.moment_rounding = fine,
+		.rounding = rounding,
+		.moment_rounding = moment_rounding,
 		.shrinkage = k,
-		.amplification = both ? sqrt(uu * pp / det) : 1,
-		.decay_as_rate = !both && uu > 0 ? fabs(up / uu) : 0};
+		.amplification = has_decay_term ? sqrt(uu * pp / det) : 1,
+		.decay_as_rate = !has_decay_term && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters much smaller than their update, as early biases, determine no decay) */
-	x->decays =
-		both && x->lr > 0 &&
-		3 * round * x->sums.amplification / sqrt((double)t->n) < 0.01 * x->lr &&
-		1e-5 * sqrt(uu / pp) < 0.003;
+	x->decays = has_decay_term && x->lr > 0 &&
+		    3 * rounding * x->sums.amplification / sqrt((double)t->n) <
+			    0.01 * x->lr &&
+		    1e-5 * sqrt(uu / pp) < 0.003;
 	/* (nor do moments whose rounding resembles a decay) */
-	x->decays &=
-		3 * fine * x->sums.amplification * sqrt(uu / pp / (double)t->n) < 0.003;
+	x->decays &= 3 * moment_rounding * x->sums.amplification *
+			     sqrt(uu / pp / (double)t->n) <
+		     0.003;
 	/* (a decay below the rounding of 16-bit parameters is lost in all of them) */
-	x->decays &= round < 1e-5 ||
-		     fmax(fabs(k), fabs(x->lr * c->files.adam.decay)) > 4 * round;
+	x->decays &= rounding < 1e-5 ||
+		     fmax(fabs(k), fabs(x->lr * c->files.adam.decay)) > 4 * rounding;
 }
 
 /* Judges the update at the run's learning rate. Its bound is the rounding of the parameters, once
@@ -182,7 +181,7 @@ static void judge_updates(struct step_check *c)
 {
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
 	int n = 0;
-	find_rate(c);
+	find_common_rate(c);
 	for (int i = 0; i < c->n && fabs(c->lr) > 0; i++) {
 		struct tensor_check *x = &c->of[i];
 		judge_tensor_update(x, fabs(c->lr));
@@ -228,17 +227,18 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
 	if (!t->m1 || x->nonfinite || x->frozen)
 		return;
-	float *g = seen_gradient(&c->files, t, &lost);
+	float *g = gradient_from_means(&c->files, t, &lost);
 	if (!c->given.n || !c->has_reference) /* (else it is the norm in --grads) */
 		x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
 		test_moments(c, x, t, g, lost, sums);
 		if (has_adamw_update(c))
-			test_update(c, r, x, t);
+			fit_update(c, r, x, t);
 	}
 	free(g);
 }
 
+/* Runs the tests of all tensors with the update of rule r. *sums: for another beta2. */
 static int test_all_tensors(
 	struct step_check *c, const struct rule *r, struct beta_sums *sums, struct err *e)
 {
@@ -256,9 +256,7 @@ static int test_all_tensors(
 	return 0;
 }
 
-/* ---- what fits ---------------------------------------------------------------------------- */
-
-static bool is_decay(const struct tensor_check *x, double decay)
+static bool has_decay(const struct tensor_check *x, double decay)
 {
 	return fabs(x->decay - decay) <= fmax(0.01, 0.02 * fabs(decay));
 }
@@ -275,18 +273,18 @@ static double decay_of_group(const struct step_check *c, const struct tensor_che
 static bool has_other_decay(const struct step_check *c, const struct tensor_check *x)
 {
 	double decay = c->files.adam.decay, own = decay_of_group(c, x);
-	bool none = is_decay(x, 0);
+	bool none = has_decay(x, 0);
 	if (!x->decays || !x->update.tested || x->update.wrong)
 		return false;
-	return (decay >= 0 && !is_decay(x, decay) && !none) ||
-	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
+	return (decay >= 0 && !has_decay(x, decay) && !none) ||
+	       (own >= 0 && !has_decay(x, own) && (!none || c->decay > 0));
 }
 
 /* Returns true if a tensor should decay and does not. (Rules with a large rate hide decays.) */
 static bool lacks_decay(const struct step_check *c, const struct tensor_check *x)
 {
 	double own = decay_of_group(c, x);
-	return x->decays && x->update.tested && !x->update.wrong && is_decay(x, 0) &&
+	return x->decays && x->update.tested && !x->update.wrong && has_decay(x, 0) &&
 	       (own >= 0 ? own : c->files.adam.decay) > 0.02;
 }
 
@@ -318,72 +316,70 @@ static int choose_rule(struct step_check *c, const struct rule **best, struct er
 	return test_all_tensors(c, &rules[0], &sums, e);
 }
 
-/* Tests whether another beta2 explains second moments that are wrong in most tensors. If
- * so, judges the update with it. */
+/* Adds findings about wrong exp_avg_sq. If it is wrong in most tensors and another beta2 explains
+ * it, judges the update with that beta2. */
 static int judge_moments(
 	struct step_check *c, const struct beta_sums *sums, struct err *e)
 {
-	int wrong = 0, tested = 0, left = 0;
+	int n_wrong = 0, n_tested = 0, n_left = 0;
 	double beta = c->files.adam.beta2,
-	       other = sums->bb > 0 ? sums->ab / sums->bb : -1;
-	struct beta_sums again;
+	       solved_beta = sums->bb > 0 ? sums->ab / sums->bb : -1;
+	struct beta_sums new_sums;
 	for (int i = 0; i < c->n; i++) {
-		tested += c->of[i].moments.tested;
-		wrong += c->of[i].moments.wrong;
+		n_tested += c->of[i].moments.tested;
+		n_wrong += c->of[i].moments.wrong;
 	}
-	if (2 * wrong > tested && other > 0 && other < 1) {
-		c->files.adam.beta2 = other;
-		if (test_all_tensors(c, &rules[0], &again, e))
+	if (2 * n_wrong > n_tested && solved_beta > 0 && solved_beta < 1) {
+		c->files.adam.beta2 = solved_beta;
+		if (test_all_tensors(c, &rules[0], &new_sums, e))
 			return -1;
 		for (int i = 0; i < c->n; i++)
-			left += c->of[i].moments.wrong;
-		if (2 * left <= tested) {
+			n_left += c->of[i].moments.wrong;
+		if (2 * n_left <= n_tested) {
 			add_finding(c, FINDING_BETA2, NULL,
 				"exp_avg_sq: as if beta2 were %.4g instead of %.4g%s",
-				other, beta,
+				solved_beta, beta,
 				fabs(c->files.adam.beta1 - beta) < 1e-3
 					? ": are the betas exchanged?"
 					: "");
-			wrong = left;
+			n_wrong = n_left;
 		} else {
 			c->files.adam.beta2 = beta;
-			if (test_all_tensors(c, &rules[0], &again, e))
+			if (test_all_tensors(c, &rules[0], &new_sums, e))
 				return -1;
 		}
 	}
-	for (int i = 0; i < c->n && wrong; i++)
+	for (int i = 0; i < c->n && n_wrong; i++)
 		if (c->of[i].moments.wrong && c->of[i].squares_lost)
 			add_finding(c, FINDING_MOMENTS, &c->of[i],
 				"exp_avg_sq: as if it were zero before the step");
 		else if (c->of[i].moments.wrong)
 			add_finding(c, FINDING_MOMENTS, &c->of[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
-				wrong == tested
+				n_wrong == n_tested
 					? ": is it one step of AdamW with these betas?"
 					: "");
 	return 0;
 }
 
-/* ---- updates that are wrong ---------------------------------------------------------------- */
-
 void compute_updates(const struct step_check *c, const struct tensor_step *t,
 	double decay, float **change, float **update)
 {
-	const struct direction of = direction_of(c, &rules[0]);
+	const struct direction direction = direction_of(c, &rules[0]);
 	if (decay < 0)
 		decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
 	*change = xmalloc((size_t)max64(1, t->n) * sizeof(**change));
 	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i];
-		double u = element_update(&of, t, i);
+		double u = element_update(&direction, t, i);
 		(*change)[i] = (float)(p - (double)t->p1[i]);
 		(*update)[i] = (float)(u + decay * p);
 	}
 }
 
-/* Returns true if slices of a dimension had different learning rates, such as 0. */
-static bool slices_of_update(struct cause_search *s, int dim, int n)
+/* Returns true if n slices of dimension `dim` had different learning rates, such as 0. */
+static bool explains_update_slices(struct cause_search *s, int dim, int n)
 {
 	double rate[MAX_SLICES];
 	char list[120];
@@ -402,7 +398,7 @@ static bool slices_of_update(struct cause_search *s, int dim, int n)
 	return !equal;
 }
 
-bool by_slices_of_update(struct cause_search *s)
+bool explained_by_update_slices(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	struct tensor_step t = {0};
@@ -411,7 +407,7 @@ bool by_slices_of_update(struct cause_search *s)
 		!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
 		compute_updates(c, &t, -1, &s->change, &s->update);
 		yes = try_slices(
-			s, (const int64_t[]){c->o.fsdp, c->o.tp}, slices_of_update);
+			s, (const int64_t[]){c->o.fsdp, c->o.tp}, explains_update_slices);
 		free(s->change);
 		free(s->update);
 	}
@@ -430,7 +426,7 @@ bool by_slices_of_update(struct cause_search *s)
 TENSOR_CAUSE(is_not_finite, x->nonfinite)
 TENSOR_CAUSE(has_frozen_gradient,
 	x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0)
-TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !lora_expects_zero(s->c, s->tensor, &s->e))
+TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !is_zero_lora_a(s->c, s->tensor, &s->e))
 TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
 TENSOR_CAUSE(has_other_update, x->update.wrong)
 
@@ -463,6 +459,7 @@ bool has_frozen_update(struct cause_search *s)
 	return frozen_changed(s, &decays) && !decays;
 }
 
+/* Returns true if a tensor's decay differs from its group's or the given one. s->detail: both. */
 bool has_wrong_decay(struct cause_search *s)
 {
 	const struct tensor_check *x = &s->c->of[s->tensor];
@@ -472,15 +469,13 @@ bool has_wrong_decay(struct cause_search *s)
 	return has_other_decay(s->c, x) && !lr_is_wrong(s->c);
 }
 
-/* ---- all updates ------------------------------------------------------------------------- */
-
-bool by_rule(struct cause_search *s)
+bool explained_by_rule(struct cause_search *s)
 {
 	snprintf(s->detail, sizeof(s->detail), "%s", s->rule ? s->rule : "");
 	return s->rule;
 }
 
-bool by_no_decay(struct cause_search *s)
+bool explained_by_no_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double decay = c->files.adam.decay;
@@ -488,8 +483,8 @@ bool by_no_decay(struct cause_search *s)
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
 		bool measurable = x->decays && x->update.tested && !x->update.wrong;
-		decayed += measurable && is_decay(x, decay);
-		plain += measurable && is_decay(x, 0);
+		decayed += measurable && has_decay(x, decay);
+		plain += measurable && has_decay(x, 0);
 		other += has_other_decay(c, x);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.3g", decay);
@@ -503,7 +498,7 @@ int judge_update(struct step_check *c, struct err *e)
 	if (test_all_tensors(c, best, &sums, e) || judge_moments(c, &sums, e) ||
 		choose_rule(c, &best, e))
 		return -1;
-	find_unchecked_updates(c);
+	describe_unchecked_updates(c);
 	note_storage(c);
 	return find_update_causes(c, best->text, e);
 }

@@ -79,8 +79,6 @@ int64_t row_of_pairs(int64_t row, int64_t head_dim)
 	return row - r + (r < half ? 2 * r : 2 * (r - half) + 1);
 }
 
-/* ---- least squares ------------------------------------------------------------------------ */
-
 bool solve(double *a, double *b, int n)
 {
 	for (int i = 0; i < n; i++) {

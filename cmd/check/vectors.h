@@ -1,6 +1,7 @@
 /* vectors: sums over the elements of tensors, and factors between tensors. */
 #pragma once
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -10,6 +11,11 @@ struct step_check;
 struct products {
 	double aa, ab, bb;
 };
+/* Returns true if a / b differs from 1 by at most `within`. */
+static inline bool is_close(double a, double b, double within)
+{
+	return fabs(a / b - 1) <= within;
+}
 /* Returns the sums over the first n elements of a and b. */
 struct products products_of(const float *a, const float *b, int64_t n);
 /* Returns |a - factor b| / |factor b|. */

@@ -7,38 +7,39 @@
 
 #include <errno.h>
 
-/* Returns a hash as text, since many JSON readers do not keep 64-bit integers. */
+/* Returns a hash as JSON text, since many JSON readers do not keep 64-bit integers. */
 static json_t *hash_json(uint64_t x)
 {
 	return json_sprintf("0x%016llx", (unsigned long long)x);
 }
 
-static json_t *field_json(const struct h5_field *f, const void *from)
+static json_t *field_json(const struct h5_field *f, const void *info)
 {
-	const char *at = (const char *)from + f->offset;
+	const char *value = (const char *)info + f->offset;
 	switch (f->type) {
 	case H5_I64:
-		return json_integer(*(const int64_t *)(const void *)at);
+		return json_integer(*(const int64_t *)(const void *)value);
 	case H5_U64:
-		return hash_json(*(const uint64_t *)(const void *)at);
+		return hash_json(*(const uint64_t *)(const void *)value);
 	case H5_F64:
-		return number_json(*(const double *)(const void *)at);
+		return number_json(*(const double *)(const void *)value);
 	default:
-		return json_string(*(const char *const *)(const void *)at);
+		return json_string(*(const char *const *)(const void *)value);
 	}
 }
 
-/* Adds a value. Fails if its text is not UTF-8, which JSON requires. */
-static int add_value(json_t *to, const char *key, json_t *value, struct err *e)
+/* Adds a value to an object. Fails if the text of the value is not UTF-8: value is then NULL. */
+static int add_value(json_t *object, const char *key, json_t *value, struct err *e)
 {
-	return value && !json_object_set_new(to, key, value)
+	return value && !json_object_set_new(object, key, value)
 		       ? 0
-		       : err_set(e, EX_DATAERR, "%s is not UTF-8", key);
+		       : err_set(e, EX_DATAERR,
+				 "%s: not valid UTF-8, which JSON requires", key);
 }
 
-static int add_option(void *to, const char *key, const char *value, struct err *e)
+static int add_option(void *object, const char *key, const char *value, struct err *e)
 {
-	if (add_value(to, key, json_string(value), e))
+	if (add_value(object, key, json_string(value), e))
 		return err_prefix(e, "option ");
 	return 0;
 }
@@ -51,20 +52,22 @@ static json_t *attributes_json(const struct ckpt_info *info, struct err *e)
 	return o;
 }
 
-struct hashing {
+struct tensor_hasher {
 	struct device d;
 	const struct ckpt_tensor *t;
 	uint64_t sum;
 };
 
-static int add_block(void *with, int64_t first, const float *x, int64_t n)
+/* Adds a block of a tensor to the hash; called by ckpt_for_each_block(). */
+static int hash_block(void *hasher, int64_t first, const float *x, int64_t n)
 {
-	struct hashing *h = with;
+	struct tensor_hasher *h = hasher;
 	ckpt_hash_add(&h->d, &h->sum, h->t, first, x, n);
 	return 0;
 }
 
-static json_t *tensor_json(const struct ckpt *c, int i, struct hashing *h, struct err *e)
+static json_t *tensor_json(
+	const struct ckpt *c, int i, struct tensor_hasher *h, struct err *e)
 {
 	const struct ckpt_tensor *t = &c->tensors[i];
 	json_t *o = json_object(), *shape = json_array(), *hashes = json_object();
@@ -77,7 +80,7 @@ static json_t *tensor_json(const struct ckpt *c, int i, struct hashing *h, struc
 	h->t = t;
 	for (int g = 0; g < (t->stateless ? 1 : c->groups.n) && !e->code; g++) {
 		h->sum = 0;
-		ckpt_for_each_block(c, g, i, add_block, h, e);
+		ckpt_for_each_block(c, g, i, hash_block, h, e);
 		if (!e->code)
 			add_value(hashes, c->groups.v[g], hash_json(h->sum), e);
 	}
@@ -87,7 +90,7 @@ static json_t *tensor_json(const struct ckpt *c, int i, struct hashing *h, struc
 static json_t *tensors_json(const struct ckpt *c, const int *order, struct err *e)
 {
 	json_t *list = json_array();
-	struct hashing h = {.sum = 0};
+	struct tensor_hasher h = {.sum = 0};
 	device_open_cpu(&h.d, 0);
 	for (int i = 0; i < c->n_tensors && !e->code; i++)
 		json_array_append_new(list, tensor_json(c, order ? order[i] : i, &h, e));
@@ -97,25 +100,26 @@ static json_t *tensors_json(const struct ckpt *c, const int *order, struct err *
 int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err *e)
 {
 	json_t *o = json_object(), *options = json_object(), *numbers = json_array();
-	struct err mine = {0};
+	struct err first_error = {0};
 	json_object_set_new(o, "size_bytes", json_integer(c->size_bytes));
-	json_object_set_new(o, "attributes", attributes_json(&c->info, &mine));
+	json_object_set_new(o, "attributes", attributes_json(&c->info, &first_error));
 	json_object_set_new(o, "options", options);
-	if (!mine.code && conf_parse(c->config.s, c->config.len, c->path, add_option,
-				  options, &mine))
-		mine.code = EX_DATAERR;
+	if (!first_error.code && conf_parse(c->config.s, c->config.len, c->path,
+					 add_option, options, &first_error))
+		first_error.code = EX_DATAERR;
 	json_object_set_new(o, "tokenizer",
 		c->tokenizer.kind ? json_string(c->tokenizer.kind->name) : json_null());
 	json_object_set_new(o, "vocab", json_integer(c->tokenizer.vocab.n));
 	for (int64_t i = 0; i < c->n_numbers; i++)
 		json_array_append_new(numbers, number_json(c->numbers[i]));
 	json_object_set_new(o, "edit", numbers);
-	if (!mine.code)
-		json_object_set_new(o, "tensors", tensors_json(c, order, &mine));
-	if (!mine.code && (json_dumpf(o, f, JSON_INDENT(2)) || putc('\n', f) == EOF))
-		err_set(&mine, EX_IOERR, "standard output: %s", strerror(errno));
+	if (!first_error.code)
+		json_object_set_new(o, "tensors", tensors_json(c, order, &first_error));
+	if (!first_error.code &&
+		(json_dumpf(o, f, JSON_INDENT(2)) || putc('\n', f) == EOF))
+		err_set(&first_error, EX_IOERR, "standard output: %s", strerror(errno));
 	json_decref(o);
-	if (mine.code)
-		*e = mine;
-	return mine.code ? -1 : 0;
+	if (first_error.code)
+		*e = first_error;
+	return first_error.code ? -1 : 0;
 }

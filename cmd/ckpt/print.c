@@ -13,7 +13,7 @@
 enum { NAME_TEXT = 256 };
 
 /* Returns the text of a number; "-" for NaN, which means none. */
-static const char *text_number(char buf[static NUM_TEXT], double v)
+static const char *number_or_dash(char buf[static NUM_TEXT], double v)
 {
 	return isnan(v) ? "-" : text_float(buf, (float)v);
 }
@@ -37,26 +37,24 @@ bool ckpt_is_other_format(const char *path)
 	return rc ? e.code != EX_DATAERR : strcmp(format, "pt-checkpoint") != 0;
 }
 
-/* ---- ls -------------------------------------------------------------------------- */
-
-/* Prints the line of a file. The first damaged file sets *e. */
-static int list_file(const char *path, const char *mark, struct err *e)
+/* Prints the line of a file in a list. Sets *e if the file is the first damaged one. */
+static int print_file_line(const char *path, const char *mark, struct err *e)
 {
 	struct ckpt *c;
-	struct err mine = {0};
+	struct err error = {0};
 	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
-	if (ckpt_open_stream(&c, path, &mine)) {
+	if (ckpt_open_stream(&c, path, &error)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
-			mine.code == EX_IOERR	     ? "unreadable"
+			error.code == EX_IOERR	     ? "unreadable"
 			: ckpt_is_other_format(path) ? "other"
 						     : "damaged",
 			path, mark);
-		err_keep_first(e, &mine);
+		err_keep_first(e, &error);
 		return 0;
 	}
 	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
-		(long long)c->info.tokens, text_number(loss, c->info.loss),
-		text_number(val, c->info.val_loss),
+		(long long)c->info.tokens, number_or_dash(loss, c->info.loss),
+		number_or_dash(val, c->info.val_loss),
 		text_bytes(size, (double)c->size_bytes), path, mark);
 	ckpt_close(c);
 	return 0;
@@ -68,26 +66,26 @@ void ckpt_print_list_head(void)
 		"val_loss", "size", "file");
 }
 
-/* Returns the directory of a run's checkpoints, or `name` itself. */
-static const char *find_directory(const char *name, struct str *in_run)
+/* Returns NAME/checkpoints if that exists, as in a run, else NAME. path: its memory. */
+static const char *checkpoint_directory(const char *name, struct str *path)
 {
-	str_printf(in_run, "%s/checkpoints", name);
-	return file_exists(in_run->s) ? in_run->s : name;
+	str_printf(path, "%s/checkpoints", name);
+	return file_exists(path->s) ? path->s : name;
 }
 
-static int list_directory(const char *dir, struct err *e)
+static int print_directory(const char *dir, struct err *e)
 {
 	scoped_str in_run = {0}, path = {0};
 	int64_t *steps;
-	const char *at = find_directory(dir, &in_run);
-	int64_t n = ckpt_list(at, &steps, e);
-	int64_t latest = ckpt_get_link(at, "latest.h5"),
-		best = ckpt_get_link(at, "best.h5");
+	const char *checkpoints = checkpoint_directory(dir, &in_run);
+	int64_t n = ckpt_list(checkpoints, &steps, e);
+	int64_t latest = ckpt_get_link(checkpoints, "latest.h5"),
+		best = ckpt_get_link(checkpoints, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
 		scoped_ptr char *mark =
 			text_printf("%s%s", steps[i] == latest ? " (latest)" : "",
 				steps[i] == best ? " (best)" : "");
-		list_file(ckpt_name(&path, at, steps[i]), mark, e);
+		print_file_line(ckpt_name(&path, checkpoints, steps[i]), mark, e);
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0
@@ -100,22 +98,21 @@ int ckpt_print_list(const char *name, struct err *e)
 {
 	struct stat st;
 	if (!strcmp(name, "-"))
-		return list_file(name, "", e);
+		return print_file_line(name, "", e);
 	if (stat(name, &st))
 		return err_errno(e, name);
-	return S_ISDIR(st.st_mode) ? list_directory(name, e) : list_file(name, "", e);
+	return S_ISDIR(st.st_mode) ? print_directory(name, e)
+				   : print_file_line(name, "", e);
 }
-
-/* ---- show ------------------------------------------------------------------------ */
 
 struct stats {
 	double sum, sumsq, max;
 	int64_t n, n_bad;
 };
 
-static int add_stats(void *with, int64_t first, const float *x, int64_t n)
+static int accumulate_stats(void *stats, int64_t first, const float *x, int64_t n)
 {
-	struct stats *s = with;
+	struct stats *s = stats;
 	(void)first;
 	for (int64_t i = 0; i < n; i++) {
 		double v = (double)x[i];
@@ -141,7 +138,7 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 		const struct ckpt_tensor *t = &c->tensors[i];
 		struct stats s = {0};
 		char shape[NUM_TEXT], name[NAME_TEXT];
-		if (ckpt_for_each_block(c, CKPT_MODEL, i, add_stats, &s, e))
+		if (ckpt_for_each_block(c, CKPT_MODEL, i, accumulate_stats, &s, e))
 			return -1;
 		if (t->ndim == 1)
 			snprintf(shape, sizeof(shape), "[%lld]", (long long)t->dims[0]);
@@ -171,15 +168,13 @@ void ckpt_print_info(const struct ckpt *c)
 	       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = %s\nvocab = %lld\n"
 	       "created_by = %s\n",
 		(long long)c->info.step, (long long)c->info.samples,
-		(long long)c->info.tokens, text_number(loss, c->info.loss),
-		text_number(val, c->info.val_loss),
-		text_number(best, c->info.best_val_loss),
+		(long long)c->info.tokens, number_or_dash(loss, c->info.loss),
+		number_or_dash(val, c->info.val_loss),
+		number_or_dash(best, c->info.best_val_loss),
 		(unsigned long long)c->info.param_hash,
 		c->tokenizer.kind ? c->tokenizer.kind->name : "none",
 		(long long)c->tokenizer.vocab.n, text_printable(by.s));
 }
-
-/* ---- diff ------------------------------------------------------------------------ */
 
 void ckpt_print_delta(const struct ckpt_delta *d)
 {
@@ -200,19 +195,20 @@ void ckpt_print_delta(const struct ckpt_delta *d)
 		printf("%lld ULP\n", (long long)d->max_ulp);
 }
 
-/* Lists the attributes as lines, except param_hash, which follows from the tensors. */
-static void list_fields(const struct ckpt *c, struct str *out)
+/* Appends the attributes as lines, except param_hash, which follows from the tensors. */
+static void append_fields(const struct ckpt *c, struct str *out)
 {
 	for (const struct h5_field *f = ckpt_fields; f->name; f++)
 		if (strcmp(f->name, "param_hash"))
 			h5_field_print(out, f, &c->info);
 }
 
-static void diff_vocabulary(
+/* Appends a line if the tokenizers differ. */
+static void append_vocabulary_difference(
 	const struct tokenizer *x, const struct tokenizer *y, struct str *out)
 {
-	bool both = x->kind && y->kind;
-	if (both ? !tokenizer_equal(x, y) : x->kind != y->kind)
+	bool both_known = x->kind && y->kind;
+	if (both_known ? !tokenizer_equal(x, y) : x->kind != y->kind)
 		str_printf(out, "  vocabulary %lld %s, %lld %s\n", (long long)x->vocab.n,
 			x->kind ? x->kind->name : "none", (long long)y->vocab.n,
 			y->kind ? y->kind->name : "none");
@@ -226,10 +222,10 @@ int64_t ckpt_print_other_differences(
 	scoped_str x = {0}, y = {0}, notes = {0};
 	const struct conf_text fields_a = {&x, a->path}, fields_b = {&y, b->path};
 	int64_t n = 0;
-	list_fields(a, &x);
-	list_fields(b, &y);
+	append_fields(a, &x);
+	append_fields(b, &y);
 	int rc = conf_diff(&fields_a, &fields_b, "  ", "", ", ", &notes, e);
-	diff_vocabulary(&a->tokenizer, &b->tokenizer, &notes);
+	append_vocabulary_difference(&a->tokenizer, &b->tokenizer, &notes);
 	rc = rc || conf_diff(&first, &second, "  option ", "", ", ", &notes, e);
 	if (rc)
 		return -1;
@@ -245,8 +241,8 @@ int64_t ckpt_print_other_differences(
 int ckpt_copy_to_stdout(const struct ckpt *c, struct err *e)
 {
 	if (lseek(c->fd, 0, SEEK_SET) || copy_up_to(c->fd, STDOUT_FILENO, INT64_MAX))
-		return err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
-			strerror(errno));
+		return err_set(e, EX_IOERR, "%s: cannot copy to standard output: %s",
+			c->path, strerror(errno));
 	return 0;
 }
 
@@ -270,7 +266,7 @@ int ckpt_print_pruned(
 	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
 	scoped_str in_run = {0};
-	const char *dir = find_directory(name, &in_run);
+	const char *dir = checkpoint_directory(name, &in_run);
 	return file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
 				: err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
 }

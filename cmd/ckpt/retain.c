@@ -13,8 +13,8 @@ struct candidate {
 	bool kept;
 };
 
-/* (NaN last) */
-static int by_loss(const void *a, const void *b)
+/* Orders by validation loss; NaN comes last. */
+static int compare_losses(const void *a, const void *b)
 {
 	const struct candidate *x = *(const struct candidate *const *)a;
 	const struct candidate *y = *(const struct candidate *const *)b;
@@ -23,26 +23,26 @@ static int by_loss(const void *a, const void *b)
 	return (x->val_loss > y->val_loss) - (x->val_loss < y->val_loss);
 }
 
-static void keep_best(struct candidate *list, int64_t n, int64_t best)
+static void mark_best(struct candidate *list, int64_t n, int64_t best)
 {
-	scoped_ptr struct candidate **order =
+	scoped_ptr struct candidate **sorted =
 		xcalloc((size_t)n, sizeof(struct candidate *));
 	for (int64_t i = 0; i < n; i++)
-		order[i] = &list[i];
-	qsort(order, (size_t)n, sizeof(*order), by_loss);
+		sorted[i] = &list[i];
+	qsort(sorted, (size_t)n, sizeof(*sorted), compare_losses);
 	for (int64_t i = 0; i < min64(best, n); i++)
-		order[i]->kept = order[i]->kept || !isnan(order[i]->val_loss);
+		sorted[i]->kept = sorted[i]->kept || !isnan(sorted[i]->val_loss);
 }
 
-/* Reads the loss of a candidate. Keeps a damaged file: pt-ckpt rm --force removes it. */
-static void read_candidate(struct candidate *x, const char *directory)
+/* Sets a candidate's loss. Marks a damaged file as kept: only pt-ckpt rm --force removes it. */
+static void read_loss(struct candidate *x, const char *directory)
 {
 	scoped_str path = {0};
 	struct err e = {0};
 	struct ckpt *c;
 	x->val_loss = (double)NAN;
 	if (ckpt_open(&c, ckpt_name(&path, directory, x->step), &e)) {
-		warn("%s; it is kept", e.msg);
+		warn("%s; the file is kept", e.msg);
 		x->kept = true;
 	} else {
 		x->val_loss = c->info.val_loss;
@@ -53,7 +53,7 @@ static void read_candidate(struct candidate *x, const char *directory)
 int64_t ckpt_list_outdated(const char *directory, const struct ckpt_retention *r,
 	int64_t **steps, struct err *e)
 {
-	int64_t n = ckpt_list(directory, steps, e), n_out = 0;
+	int64_t n = ckpt_list(directory, steps, e), n_outdated = 0;
 	if (n <= 0)
 		return n;
 	int64_t latest = ckpt_get_link(directory, "latest.h5");
@@ -64,18 +64,18 @@ int64_t ckpt_list_outdated(const char *directory, const struct ckpt_retention *r
 		list[i].step = step;
 		list[i].kept = i >= n - r->last || step == latest || step == best ||
 			       (r->every && step % r->every == 0);
-		read_candidate(&list[i], directory);
+		read_loss(&list[i], directory);
 	}
-	keep_best(list, n, r->best);
+	mark_best(list, n, r->best);
 	for (int64_t i = 0; i < n; i++)
 		if (!list[i].kept)
-			(*steps)[n_out++] = list[i].step;
-	return n_out;
+			(*steps)[n_outdated++] = list[i].step;
+	return n_outdated;
 }
 
-/* Returns a name of the directory that ends with /checkpoints, which the paths of other workers are
- * derived from: the absolute path if the directory was given as '.', for example. For free(). */
-static char *full_name(const char *directory)
+/* Returns the directory's path, allocated, so that it ends with /checkpoints: the absolute path for
+ * '.', for example. The paths of other workers are derived from it. */
+static char *checkpoints_path(const char *directory)
 {
 	char *real =
 		text_ends(directory, "/checkpoints") ? NULL : realpath(directory, NULL);
@@ -85,7 +85,7 @@ static char *full_name(const char *directory)
 int ckpt_remove(const char *directory, int64_t step, struct err *e)
 {
 	scoped_str first = {0}, path = {0};
-	scoped_ptr char *full = full_name(directory);
+	scoped_ptr char *full = checkpoints_path(directory);
 	int rc = 0;
 	ckpt_name(&first, full, step);
 	for (int64_t worker = 0; !rc; worker++) {
@@ -126,11 +126,11 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 		return err_set(
 			e, EX_USAGE, "%s is a link; specify the checkpoint itself", path);
 	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-	bool marked = step >= 0 && (ckpt_get_link(dir.s, "latest.h5") == step ||
-					   ckpt_get_link(dir.s, "best.h5") == step);
-	if (marked && !force)
+	bool is_linked = step >= 0 && (ckpt_get_link(dir.s, "latest.h5") == step ||
+					      ckpt_get_link(dir.s, "best.h5") == step);
+	if (is_linked && !force)
 		return err_set(e, EX_USAGE,
-			"%s is the latest or the best; --force removes it", path);
+			"%s is latest.h5 or best.h5; --force removes it", path);
 	if (unlink(path))
 		return err_errno(e, path);
 	return 0;

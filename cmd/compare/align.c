@@ -5,26 +5,27 @@
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-static void curves_alloc(
-	struct curves *c, int n_control, int n_test, int by, int64_t capacity)
+static void curves_init(
+	struct curves *c, int n_control, int n_test, int key_column, int64_t capacity)
 {
 	size_t n = (size_t)max64(capacity, 1);
-	*c = (struct curves){
-		.n_control = n_control, .n_test = n_test, .by_step = by == COL_STEP};
+	*c = (struct curves){.n_control = n_control,
+		.n_test = n_test,
+		.by_step = key_column == COL_STEP};
 	c->at = xcalloc(n, sizeof(*c->at));
 	c->v[CONTROL] = xcalloc(n * (size_t)n_control, sizeof(*c->v[CONTROL]));
 	c->v[TEST] = xcalloc(n * (size_t)n_test, sizeof(*c->v[TEST]));
 }
 
-static void curves_free(struct curves *c)
+static void curves_release(struct curves *c)
 {
 	free(c->at);
 	free(c->v[CONTROL]);
 	free(c->v[TEST]);
 }
 
-/* Returns the judged column of a log; its number may differ in logs of other programs. */
-static int find_column(const struct judging *j, const struct run_log *l)
+/* Returns the number of the judged column in a log; it may differ in logs of other programs. */
+static int judged_column(const struct judging *j, const struct run_log *l)
 {
 	int c = j->o->column;
 	return c < N_COLUMNS || c >= j->first->n_columns
@@ -32,38 +33,39 @@ static int find_column(const struct judging *j, const struct run_log *l)
 		       : run_log_find(l, j->first->column[c].name);
 }
 
-static void start_rows(const struct judging *j, struct log_rows *r)
+static void init_rows(const struct judging *j, struct log_rows *r)
 {
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
 		const struct run_log *l = i < j->n_runs[CONTROL]
 						  ? j->log[CONTROL][i]
 						  : j->log[TEST][i - j->n_runs[CONTROL]];
-		r[i] = (struct log_rows){l, find_column(j, l)};
+		r[i] = (struct log_rows){l, judged_column(j, l)};
 	}
 }
 
-/* Counts the rows that all runs have. Adds to *n_lone the rows that only some have; *n_ending: of
- * these, the rows after the last one that all have. */
+/* Counts the rows that all runs have. Adds the number of rows that only some have to *n_lone, and
+ * sets *n_ending to the number of such rows at the end. */
 static int64_t count_rows(
 	const struct judging *j, struct log_rows *r, int64_t *n_lone, int64_t *n_ending)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	int64_t n_rows = 0;
 	double key;
-	start_rows(j, r);
-	for (int n_have; (n_have = rows_next(r, n, j->o->by, &key)) > 0;) {
+	init_rows(j, r);
+	for (int n_have; (n_have = log_rows_next(r, n, j->o->by, &key)) > 0;) {
 		++*(n_have == n ? &n_rows : n_lone);
 		*n_ending = n_have == n ? 0 : *n_ending + 1;
 	}
 	return n_rows;
 }
 
-static void fill_rows(const struct judging *j, struct log_rows *r, struct curves *c)
+/* Copies the values of the rows that all runs have. */
+static void copy_rows(const struct judging *j, struct log_rows *r, struct curves *c)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
-	start_rows(j, r);
+	init_rows(j, r);
 	for (int64_t row = 0; row < c->n;) {
-		if (rows_next(r, n, j->o->by, &c->at[row]) < n)
+		if (log_rows_next(r, n, j->o->by, &c->at[row]) < n)
 			continue;
 		for (int i = 0; i < c->n_control; i++)
 			c->v[CONTROL][i * c->n + row] = r[i].v;
@@ -82,42 +84,41 @@ static int64_t count_unread(const struct log_rows *r)
 	return n;
 }
 
-static void align(struct judging *j)
+/* Sets j->all and j->n_ending. */
+static void align_rows(struct judging *j)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	scoped_ptr struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
 	int64_t n_lone = 0, n_ending = 0, n_rows = count_rows(j, r, &n_lone, &n_ending);
 	for (int i = 0; i < n; i++)
 		n_lone += count_unread(&r[i]);
-	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n_rows);
+	curves_init(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n_rows);
 	j->all.n = n_rows;
 	j->all.n_lone = n_lone;
-	bool few =
+	bool is_few =
 		!j->o->strict_end && !j->o->common && few_are_missing(n_ending, n_rows);
-	j->n_ending = few ? n_ending : 0;
-	fill_rows(j, r, &j->all);
+	j->n_ending = is_few ? n_ending : 0;
+	copy_rows(j, r, &j->all);
 }
 
-/* ---- controls that are left out ---------------------------------------------------- */
-
-/* The last row of a log with a value, and whether all values are finite. */
+/* The end of a curve. */
 struct extent {
-	double end; /* step or tokens; no value: -infinity */
-	bool finite;
+	double end;	/* step or tokens; no value: -infinity */
+	bool is_finite; /* all values are finite */
 };
 
 static struct extent extent_of(const struct judging *j, const struct run_log *l)
 {
-	struct log_rows r = {l, find_column(j, l)};
+	struct log_rows r = {l, judged_column(j, l)};
 	struct extent x = {-INFINITY, true};
-	for (double key; rows_next(&r, 1, j->o->by, &key);) {
+	for (double key; log_rows_next(&r, 1, j->o->by, &key);) {
 		x.end = fmax(x.end, key);
-		x.finite &= isfinite(r.v) != 0;
+		x.is_finite &= isfinite(r.v) != 0;
 	}
 	return x;
 }
 
-static double last_end(const struct judging *j, const struct run_log *const *log, int n)
+static double latest_end(const struct judging *j, const struct run_log *const *log, int n)
 {
 	double end = -INFINITY;
 	for (int i = 0; i < n; i++)
@@ -126,15 +127,15 @@ static double last_end(const struct judging *j, const struct run_log *const *log
 }
 
 /* Sets j->ending, such as "the control ends 8 steps earlier". */
-static void find_ending(struct judging *j)
+static void describe_ending(struct judging *j)
 {
 	double end[2] = {INFINITY, INFINITY};
 	for (int s = 0; s < 2; s++)
 		for (int i = 0; i < j->n_runs[s]; i++)
 			end[s] = fmin(end[s], extent_of(j, j->log[s][i]).end);
 	enum set s = end[CONTROL] < end[TEST] ? CONTROL : TEST;
-	double last = fmax(last_end(j, j->log[CONTROL], j->n_runs[CONTROL]),
-		last_end(j, j->log[TEST], j->n_runs[TEST]));
+	double last = fmax(latest_end(j, j->log[CONTROL], j->n_runs[CONTROL]),
+		latest_end(j, j->log[TEST], j->n_runs[TEST]));
 	const char *unit = j->o->by == COL_STEP ? "step" : "token";
 	if (j->n_ending)
 		str_printf(&j->ending, "%s %s ends %.0f %s%s earlier",
@@ -156,52 +157,51 @@ static void explain_left_out(
 	str_puts(&j->left_out, ", so it is not used");
 }
 
-/* Leaves out controls that end early or are not finite. With o->common, the caller accepts that
- * only common rows are judged, so that none ends too early. */
+/* Sets the controls to those that do not end early and, if there are any_finite, are finite. With
+ * o->common only common rows are judged, so that no control ends too early. */
 static void choose_controls(
 	struct judging *j, const struct run_log *const *control, int n)
 {
-	double end =
-		fmin(last_end(j, control, n), last_end(j, j->log[TEST], j->n_runs[TEST]));
-	bool any = false;
+	double end = fmin(
+		latest_end(j, control, n), latest_end(j, j->log[TEST], j->n_runs[TEST]));
+	bool any_finite = false;
 	if (j->o->common)
 		end = -INFINITY;
 	j->kept = xcalloc((size_t)n, sizeof(*j->kept));
 	j->log[CONTROL] = j->kept;
 	for (int i = 0; i < n; i++) {
 		struct extent x = extent_of(j, control[i]);
-		any |= x.finite && x.end >= end;
+		any_finite |= x.is_finite && x.end >= end;
 	}
 	for (int i = 0; i < n; i++) {
 		struct extent x = extent_of(j, control[i]);
-		if (x.end < end || (any && !x.finite))
+		if (x.end < end || (any_finite && !x.is_finite))
 			explain_left_out(j, run_log_brief(control[i]), &x, x.end < end);
 		else
 			j->kept[j->n_runs[CONTROL]++] = control[i];
 	}
 }
 
-/* ---- finite rows -------------------------------------------------------------------- */
-
-static bool row_is_finite(const struct curves *c, int64_t row)
+static bool is_row_finite(const struct curves *c, int64_t row)
 {
-	bool finite = true;
+	bool is_finite = true;
 	for (int s = 0; s < 2; s++)
 		for (int i = 0; i < (s == TEST ? c->n_test : c->n_control); i++)
-			finite &= isfinite(curve_of(c, s, i)[row]) != 0;
-	return finite;
+			is_finite &= isfinite(curve_of(c, s, i)[row]) != 0;
+	return is_finite;
 }
 
-static void keep_finite(struct judging *j)
+/* Copies the rows with finite values only to j->finite. */
+static void copy_finite_rows(struct judging *j)
 {
 	const struct curves *all = &j->all;
 	struct curves *c = &j->finite;
 	int64_t n = 0;
-	curves_alloc(c, all->n_control, all->n_test, j->o->by, all->n);
+	curves_init(c, all->n_control, all->n_test, j->o->by, all->n);
 	for (int64_t row = 0; row < all->n; row++)
-		c->n += row_is_finite(all, row);
+		c->n += is_row_finite(all, row);
 	for (int64_t row = 0; row < all->n; row++) {
-		if (!row_is_finite(all, row))
+		if (!is_row_finite(all, row))
 			continue;
 		for (int s = 0; s < 2; s++)
 			for (int i = 0; i < j->n_runs[s]; i++)
@@ -210,10 +210,10 @@ static void keep_finite(struct judging *j)
 	}
 }
 
-/* Finds the clusters and the noise from the training loss, for evaluations. These have their own
- * batches, always the same or with noise that all runs share, so they do not show which runs read
- * the same training batches. */
-static void use_training_loss(struct judging *j)
+/* Sets the clusters and the noise from the training loss, for evaluations: evaluations have their
+ * own batches, always the same or with noise that all runs share, so they do not show which runs
+ * read the same training batches. */
+static void cluster_by_training_loss(struct judging *j)
 {
 	struct judge_opts o = *j->o;
 	struct judging loss = {.log = {j->log[CONTROL], j->log[TEST]},
@@ -222,21 +222,22 @@ static void use_training_loss(struct judging *j)
 		.o = &o};
 	size_t n = (size_t)(j->n_runs[CONTROL] + j->n_runs[TEST]);
 	o.column = COL_LOSS;
-	align(&loss);
-	keep_finite(&loss);
+	align_rows(&loss);
+	copy_finite_rows(&loss);
 	if (loss.finite.n) {
-		find_clusters(&loss);
+		set_clusters(&loss);
 		memcpy(j->cluster, loss.cluster, n * sizeof(*j->cluster));
 		int64_t half = loss.finite.n / 2, rows = loss.finite.n - half;
 		const double *x = curve_of(&loss.finite, CONTROL, 0) + half;
 		j->noise_of_loss = trendless_noise(x, rows) / fabs(mean_of(x, rows));
 	}
-	judging_free(&loss);
+	judging_release(&loss);
 }
 
 /* ---- units ----------------------------------------------------------------------- */
 
-static bool set_has(const struct judging *j, enum set s, int cluster)
+/* Returns true if a run of the set is in the cluster. */
+static bool set_has_cluster(const struct judging *j, enum set s, int cluster)
 {
 	int from = s == TEST ? j->n_runs[CONTROL] : 0;
 	for (int i = from; i < from + j->n_runs[s]; i++)
@@ -245,7 +246,8 @@ static bool set_has(const struct judging *j, enum set s, int cluster)
 	return false;
 }
 
-static void put_in_unit(struct judging *j, int cluster, int control, int test)
+/* Assigns the runs of a cluster to a unit of the controls and one of the tests. */
+static void assign_unit(struct judging *j, int cluster, int control, int test)
 {
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
 		bool is_test = i >= j->n_runs[CONTROL];
@@ -255,8 +257,8 @@ static void put_in_unit(struct judging *j, int cluster, int control, int test)
 	}
 }
 
-/* Makes at most `max` units of clusters; both: only of clusters with runs of both sets. */
-static void make_units(struct judging *j, bool both, int max)
+/* Makes clusters units, at most `max`; in_both: only clusters with runs of both sets. */
+static void make_units(struct judging *j, bool in_both, int max)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	j->n_units[CONTROL] = j->n_units[TEST] = 0;
@@ -264,32 +266,35 @@ static void make_units(struct judging *j, bool both, int max)
 		for (int i = 0; i < j->n_runs[s]; i++)
 			j->unit[s][i] = -1;
 	for (int c = 0; c < n; c++) {
-		bool has[2] = {set_has(j, CONTROL, c), set_has(j, TEST, c)};
-		if (j->cluster[c] != c || (both && !(has[CONTROL] && has[TEST])) ||
+		bool has[2] = {
+			set_has_cluster(j, CONTROL, c), set_has_cluster(j, TEST, c)};
+		if (j->cluster[c] != c || (in_both && !(has[CONTROL] && has[TEST])) ||
 			j->n_units[CONTROL] == max)
 			continue;
-		put_in_unit(j, c, j->n_units[CONTROL], j->n_units[TEST]);
+		assign_unit(j, c, j->n_units[CONTROL], j->n_units[TEST]);
 		for (int s = 0; s < 2; s++)
 			j->n_units[s] += has[s];
 	}
 }
 
 /* Puts all runs of a set into one unit, or each run into its own. */
-static void number_units(struct judging *j, bool each)
+static void assign_units(struct judging *j, bool one_per_run)
 {
 	for (int s = 0; s < 2; s++) {
 		for (int i = 0; i < j->n_runs[s]; i++)
-			j->unit[s][i] = each ? i : 0;
-		j->n_units[s] = each ? j->n_runs[s] : 1;
+			j->unit[s][i] = one_per_run ? i : 0;
+		j->n_units[s] = one_per_run ? j->n_runs[s] : 1;
 	}
 }
 
-static int count_clusters(const struct judging *j, bool both)
+/* Counts the clusters; in_both: only clusters with runs of both sets. */
+static int count_clusters(const struct judging *j, bool in_both)
 {
 	int count = 0;
 	for (int c = 0; c < j->n_runs[CONTROL] + j->n_runs[TEST]; c++)
 		count += j->cluster[c] == c &&
-			 (!both || (set_has(j, CONTROL, c) && set_has(j, TEST, c)));
+			 (!in_both || (set_has_cluster(j, CONTROL, c) &&
+					      set_has_cluster(j, TEST, c)));
 	return count;
 }
 
@@ -307,7 +312,7 @@ static void choose_design(struct judging *j)
 	if (count_clusters(j, false) > 1)
 		make_units(j, false, INT32_MAX);
 	else
-		number_units(j, true);
+		assign_units(j, true);
 	memcpy(j->n_seeds, j->n_units, sizeof(j->n_seeds));
 	if (j->n_units[CONTROL] >= 2 && j->n_units[CONTROL] + j->n_units[TEST] >= 4) {
 		j->design = DESIGN_REPLICAS;
@@ -315,7 +320,7 @@ static void choose_design(struct judging *j)
 		make_units(j, true, 1);
 		j->design = DESIGN_SAME_BATCHES;
 	} else {
-		number_units(j, false);
+		assign_units(j, false);
 		j->design = DESIGN_ALONE;
 	}
 }
@@ -326,19 +331,19 @@ void judging_init(struct judging *j, const struct run_log *const *control, int n
 	*j = (struct judging){
 		.log = {NULL, test}, .n_runs = {0, n_test}, .first = control[0], .o = o};
 	choose_controls(j, control, n_control);
-	align(j);
-	find_ending(j);
-	keep_finite(j);
-	find_clusters(j);
+	align_rows(j);
+	describe_ending(j);
+	copy_finite_rows(j);
+	set_clusters(j);
 	if (is_evaluation(j))
-		use_training_loss(j);
+		cluster_by_training_loss(j);
 	choose_design(j);
 }
 
-void judging_free(struct judging *j)
+void judging_release(struct judging *j)
 {
-	curves_free(&j->all);
-	curves_free(&j->finite);
+	curves_release(&j->all);
+	curves_release(&j->finite);
 	free(j->unit[CONTROL]);
 	free(j->unit[TEST]);
 	free(j->cluster);

@@ -11,8 +11,9 @@ static int64_t grid_stride(int64_t n)
 	return max64(1, n / GRID_SAMPLES);
 }
 
-/* Returns the minimum number of digits that print a finite value, up to FLT_DECIMAL_DIG. */
-static int digits_of(double v, int *exponent)
+/* Returns the minimum number of digits that print a finite value, up to FLT_DECIMAL_DIG. Sets
+ * *exponent to its decimal exponent. */
+static int count_digits(double v, int *exponent)
 {
 	char text[NUM_TEXT];
 	int digits = FLT_DECIMAL_DIG;
@@ -24,11 +25,12 @@ static int digits_of(double v, int *exponent)
 	return digits;
 }
 
-static struct digits grid_of(const double *x, int64_t n)
+/* Returns how a curve was printed, from samples of its values. */
+static struct digits find_grid(const double *x, int64_t n)
 {
 	struct digits g = {1, -DBL_MAX_10_EXP};
 	for (int64_t i = 0; i < n && g.digits < FLT_DECIMAL_DIG; i += grid_stride(n)) {
-		int exponent, digits = digits_of(x[i], &exponent);
+		int exponent, digits = count_digits(x[i], &exponent);
 		int decimals = digits - 1 - exponent;
 		g.digits = digits > g.digits ? digits : g.digits;
 		g.decimals = decimals > g.decimals ? decimals : g.decimals;
@@ -37,7 +39,7 @@ static struct digits grid_of(const double *x, int64_t n)
 }
 
 /* Returns true if values have all digits of fp32, so that no rounding is allowed for. */
-static bool is_fine(const struct digits *g)
+static bool has_all_digits(const struct digits *g)
 {
 	return g->digits >= FLT_DECIMAL_DIG;
 }
@@ -52,9 +54,9 @@ static double grid_unit(const struct digits *g, double v)
 /* Returns the fraction of the variance of a curve's noise that is not due to rounding. */
 static double reliability(const struct digits *g, const double *x, int64_t n)
 {
-	double squares = 0, noise = is_fine(g) ? 0 : trendless_noise(x, n);
+	double squares = 0, noise = has_all_digits(g) ? 0 : trendless_noise(x, n);
 	int64_t n_samples = 0;
-	if (is_fine(g))
+	if (has_all_digits(g))
 		return 1;
 	for (int64_t i = 0; i < n; i += grid_stride(n), n_samples++)
 		squares += grid_unit(g, x[i]) * grid_unit(g, x[i]);
@@ -62,7 +64,8 @@ static double reliability(const struct digits *g, const double *x, int64_t n)
 	return noise > 0 ? fmax(0, 1 - squares / (noise * noise)) : 0;
 }
 
-static const double *curve_at(const struct judging *j, int i)
+/* Returns the finite curve of run i: the controls first, then the tests. */
+static const double *curve_of_run(const struct judging *j, int i)
 {
 	int n = j->n_runs[CONTROL];
 	return i < n ? curve_of(&j->finite, CONTROL, i)
@@ -75,7 +78,7 @@ bool rounding_averages(const struct judging *j, int64_t from, int64_t to)
 	const double min_reliability = 0.5;
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	for (int i = 0; i < n; i++)
-		if (reliability(&j->grid[i], curve_at(j, i) + from, to - from) <
+		if (reliability(&j->grid[i], curve_of_run(j, i) + from, to - from) <
 			min_reliability)
 			return false;
 	return true;
@@ -86,13 +89,14 @@ double noise_correlation(
 {
 	const double max_rough = -0.2, min_reliability = 0.5;
 	enum { MIN_N = 16 };
-	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
+	const double *x = curve_of_run(j, control) + from,
+		     *y = curve_of_run(j, test) + from;
 	if (n < MIN_N || roughness(x, n) > max_rough || roughness(y, n) > max_rough)
 		return NAN;
-	/* Rounding lowers the correlation. The more it does, the more rows are needed. */
-	double part =
+	/* Rounding lowers the correlation, so that more rows are needed. */
+	double reliable =
 		reliability(&j->grid[control], x, n) * reliability(&j->grid[test], y, n);
-	if (part < min_reliability || part * (double)n < MIN_N)
+	if (reliable < min_reliability || reliable * (double)n < MIN_N)
 		return NAN;
 	scoped_ptr double *d = xcalloc((size_t)(2 * n), sizeof(*d));
 	for (int64_t i = 0; i + 1 < n; i++) {
@@ -100,16 +104,16 @@ double noise_correlation(
 		d[n + i] = y[i + 1] - y[i];
 	}
 	double r = correlation_of(d, d + n, n - 1);
-	return fmin(r / sqrt(part), 1);
+	return fmin(r / sqrt(reliable), 1);
 }
 
 /* Returns true if two values are equal within the rounding of the coarser curve. */
-static bool same_in_grid(
+static bool are_equal_if_rounded(
 	const struct digits *a, const struct digits *b, double x, double y)
 {
 	const double slack = 1.01; /* for the rounding of the finer curve */
 	return same_as_logged(x, y) ||
-	       (!(is_fine(a) && is_fine(b)) &&
+	       (!(has_all_digits(a) && has_all_digits(b)) &&
 		       fabs(x - y) <=
 			       0.5 * slack * fmax(grid_unit(a, x), grid_unit(b, y)));
 }
@@ -117,10 +121,12 @@ static bool same_in_grid(
 bool share_values(const struct judging *j, int control, int test, int64_t from, int64_t n)
 {
 	enum { MIN_NOISE = 16 }; /* in units of the resolution */
-	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
+	const double *x = curve_of_run(j, control) + from,
+		     *y = curve_of_run(j, test) + from;
 	int64_t same = 0;
 	for (int64_t i = 0; i < n; i++)
-		same += same_in_grid(&j->grid[control], &j->grid[test], x[i], y[i]);
+		same += are_equal_if_rounded(
+			&j->grid[control], &j->grid[test], x[i], y[i]);
 	return n >= MIN_ROWS && 2 * same >= n &&
 	       trendless_noise(x, n) > MIN_NOISE * j->resolution * fabs(mean_of(x, n));
 }
@@ -141,29 +147,29 @@ static bool read_same_batches(const struct judging *j, int a, int b)
 	       noise_correlation(j, a, b, half, n - half) >= SHARED_NOISE;
 }
 
-/* Returns half a unit in the last digit of the coarsest curve. */
-static double resolution_of(const struct judging *j)
+/* Returns half a unit in the last digit of the coarsest curve, relative to its values. */
+static double coarsest_resolution(const struct judging *j)
 {
 	double coarsest = FLOAT_RESOLUTION;
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++)
-		if (!is_fine(&j->grid[i]))
+		if (!has_all_digits(&j->grid[i]))
 			coarsest = fmax(coarsest, 0.5 * pow(10, 1 - j->grid[i].digits));
 	return coarsest;
 }
 
-void find_clusters(struct judging *j)
+void set_clusters(struct judging *j)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	j->cluster = xcalloc((size_t)n, sizeof(*j->cluster));
 	j->stated = xcalloc((size_t)n, sizeof(*j->stated));
 	j->grid = xcalloc((size_t)n, sizeof(*j->grid));
 	for (int i = 0; i < n; i++)
-		j->grid[i] = grid_of(curve_at(j, i), j->finite.n);
-	j->resolution = resolution_of(j);
+		j->grid[i] = find_grid(curve_of_run(j, i), j->finite.n);
+	j->resolution = coarsest_resolution(j);
 	for (int i = 0; i < n; i++)
-		properties_of(i < j->n_runs[CONTROL]
-				      ? j->log[CONTROL][i]
-				      : j->log[TEST][i - j->n_runs[CONTROL]],
+		read_properties(i < j->n_runs[CONTROL]
+					? j->log[CONTROL][i]
+					: j->log[TEST][i - j->n_runs[CONTROL]],
 			&j->stated[i]);
 	for (int i = 0; i < n; i++) {
 		int first = 0;
@@ -175,7 +181,7 @@ void find_clusters(struct judging *j)
 	}
 }
 
-int partner_of(const struct judging *j, int test)
+int find_partner(const struct judging *j, int test)
 {
 	for (int i = 0; i < j->n_runs[CONTROL]; i++)
 		if (j->cluster[i] == j->cluster[j->n_runs[CONTROL] + test])

@@ -40,8 +40,7 @@ static int store_property(void *to, const char *key, const char *value, struct e
 	return 0;
 }
 
-/* Reads the properties that a log states; if its text is damaged, those before the damage. */
-void properties_of(const struct run_log *l, struct properties *p)
+void read_properties(const struct run_log *l, struct properties *p)
 {
 	struct err e;
 	memset(p, 0, sizeof(*p));
@@ -57,27 +56,29 @@ void properties_of(const struct run_log *l, struct properties *p)
 			store_property, p, &e);
 }
 
-static bool both_state(const struct properties *a, const struct properties *b, int key)
+static bool are_both_stated(
+	const struct properties *a, const struct properties *b, int key)
 {
 	return a->value[key][0] && b->value[key][0];
 }
 
-static bool same_value(const struct properties *a, const struct properties *b, int key)
+static bool are_values_equal(
+	const struct properties *a, const struct properties *b, int key)
 {
 	return !strcmp(a->value[key], b->value[key]);
 }
 
-/* Returns true if both logs state a property. The number of parameters is skipped if both state
- * the model's shape: pt's count includes vocabulary padding, which depends on the tensor-parallel
- * degree. */
+/* Returns true if both logs state a property. The number of parameters is skipped if both state the
+ * model's shape: pt counts vocabulary padding, which depends on the tensor-parallel degree. */
 static bool is_compared(const struct properties *a, const struct properties *b, int key)
 {
-	bool shapes = both_state(a, b, KEY_DIM) && both_state(a, b, KEY_LAYERS);
-	return both_state(a, b, key) && !(key == KEY_PARAMETERS && shapes);
+	bool have_shapes =
+		are_both_stated(a, b, KEY_DIM) && are_both_stated(a, b, KEY_LAYERS);
+	return are_both_stated(a, b, key) && !(key == KEY_PARAMETERS && have_shapes);
 }
 
 /* Returns the relative rounding of token counts: other programs print three digits or more. */
-static double rounding(const struct run_log *l)
+static double token_rounding(const struct run_log *l)
 {
 	return l->info.format && strcmp(l->info.format, "pt-run") != 0 ? 0.01 : 0;
 }
@@ -85,101 +86,106 @@ static double rounding(const struct run_log *l)
 /* Token counts of two logs in their common rows. */
 struct token_rows {
 	int64_t n;
-	double first[3], last[3]; /* step, tokens of a, tokens of b, so far */
+	double first[3],
+		last[3]; /* step, tokens of a, tokens of b: in the first and last row */
 	double sum,
 		squares; /* of b's growth minus a's growth per row, after the first row */
 };
 
-static struct token_rows common_tokens(const struct run_log *a, const struct run_log *b)
+/* Summarizes the token counts of two logs in their common rows. */
+static struct token_rows collect_token_rows(
+	const struct run_log *a, const struct run_log *b)
 {
 	struct token_rows t = {.n = 0};
 	for (int64_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
 		double x = run_log_value(a, i, COL_STEP),
 		       y = run_log_value(b, j, COL_STEP);
-		double now[] = {x, run_log_value(a, i, COL_TOKENS),
+		double current[] = {x, run_log_value(a, i, COL_TOKENS),
 			run_log_value(b, j, COL_TOKENS)};
 		i += !(x > y);
 		j += !(y > x);
-		if (x != y || !(x > 0) || is_absent(now[1]) || is_absent(now[2]))
+		if (x != y || !(x > 0) || is_absent(current[1]) || is_absent(current[2]))
 			continue;
 		if (!t.n++)
-			memcpy(t.first, now, sizeof(now));
+			memcpy(t.first, current, sizeof(current));
 		else {
-			double more = now[2] - t.last[2] - (now[1] - t.last[1]);
-			t.sum += more;
-			t.squares += more * more;
+			double growth = current[2] - t.last[2] - (current[1] - t.last[1]);
+			t.sum += growth;
+			t.squares += growth * growth;
 		}
-		memcpy(t.last, now, sizeof(now));
+		memcpy(t.last, current, sizeof(current));
 	}
 	return t;
 }
 
-/* Returns true if neither rounding nor chance explains a difference of token counts: if samples
- * differ in length, the number of tokens depends on the seed. */
-static bool counts_differ(
-	const double at[3], double part, double sd, int64_t n, int64_t df)
+/* Returns true if neither token_rounding nor chance explains a difference of token counts: if
+ * samples differ in length, the number of tokens depends on the seed. */
+static bool do_counts_differ(
+	const double row[3], double rounding, double sd, int64_t n, int64_t df)
 {
 	const double level = 0.001;
-	double d = fabs(at[2] - at[1]);
+	double d = fabs(row[2] - row[1]);
 	double chance = df > 0 ? student_quantile(level, df) * sd * sqrt((double)n) : 0;
-	return d > part * at[1] && d > chance;
+	return d > rounding * row[1] && d > chance;
 }
 
-/* Compares the first and the last common row; sets at[] to the row that differs. */
-static bool tokens_differ(const struct run_log *a, const struct run_log *b, double at[3])
+/* Compares the token counts in the first and last common row; row[]: where they differ. */
+static bool do_tokens_differ(
+	const struct run_log *a, const struct run_log *b, double row[3])
 {
-	struct token_rows t = common_tokens(a, b);
+	struct token_rows t = collect_token_rows(a, b);
 	int64_t n = t.n - 1; /* rows after the first */
-	double part = fmax(rounding(a), rounding(b));
-	double rest = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
-	double sd = n > 1 && rest > 0 ? sqrt(rest / (double)(n - 1)) : 0;
-	bool first = t.n && counts_differ(t.first, part, sd, 1, n - 1);
-	memcpy(at, first ? t.first : t.last, sizeof(t.first));
-	return first || (t.n && counts_differ(t.last, part, sd, t.n, n - 1));
+	double rounding = fmax(token_rounding(a), token_rounding(b));
+	double squares = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
+	double sd = n > 1 && squares > 0 ? sqrt(squares / (double)(n - 1)) : 0;
+	bool differs_first = t.n && do_counts_differ(t.first, rounding, sd, 1, n - 1);
+	memcpy(row, differs_first ? t.first : t.last, sizeof(t.first));
+	return differs_first ||
+	       (t.n && do_counts_differ(t.last, rounding, sd, t.n, n - 1));
 }
 
-bool comparable(const struct run_log *control, const struct run_log *test,
+bool are_comparable(const struct run_log *control, const struct run_log *test,
 	struct str *differences)
 {
 	struct properties a, b;
-	size_t before = differences->len;
-	double at[3];
-	properties_of(control, &a);
-	properties_of(test, &b);
+	size_t old_len = differences->len;
+	double row[3];
+	read_properties(control, &a);
+	read_properties(test, &b);
 	for (int k = 0; k < N_COMPARED; k++)
-		if (is_compared(&a, &b, k) && !same_value(&a, &b, k))
+		if (is_compared(&a, &b, k) && !are_values_equal(&a, &b, k))
 			str_printf(differences, "%s%s: %s, %s",
-				differences->len > before ? "; " : "", keys[k],
+				differences->len > old_len ? "; " : "", keys[k],
 				a.value[k], b.value[k]);
-	if (tokens_differ(control, test, at))
+	if (do_tokens_differ(control, test, row))
 		str_printf(differences, "%stokens after step %.0f: %.0f, %.0f",
-			differences->len > before ? "; " : "", at[0], at[1], at[2]);
-	return differences->len == before;
+			differences->len > old_len ? "; " : "", row[0], row[1], row[2]);
+	return differences->len == old_len;
 }
 
 int same_batches(const struct properties *a, const struct properties *b)
 {
 	static const int order[] = {
 		KEY_SEED, KEY_DATA, KEY_BATCH, KEY_CONTEXT, KEY_SAMPLING};
-	if (!both_state(a, b, KEY_SEED) || !both_state(a, b, KEY_DATA))
+	if (!are_both_stated(a, b, KEY_SEED) || !are_both_stated(a, b, KEY_DATA))
 		return -1;
 	for (size_t i = 0; i < ARRAY_LEN(order); i++)
-		if (!same_value(a, b, order[i]))
+		if (!are_values_equal(a, b, order[i]))
 			return 0;
 	/* with data-per-rank, the order depends on the number of ranks */
 	return strcmp(a->value[KEY_DATA_PER_RANK], "yes") ? 1 : -1;
 }
 
-/* Returns false with synchronization by the clock, or sums in NCCL's order. */
-static bool repeatable(const struct run_log *l)
+/* Returns false if the clock decides when ranks synchronize, or NCCL the order of sums. */
+static bool is_repeatable(const struct run_log *l)
 {
 	struct properties p;
-	properties_of(l, &p);
+	read_properties(l, &p);
 	return strcmp(p.value[KEY_ASYNC], "yes") && strcmp(p.value[KEY_NUMERICS], "fast");
 }
 
 bool same_arithmetic(const struct run_log *a, const struct run_log *b)
 {
 	return a->info.arithmetic && a->info.arithmetic == b->info.arithmetic &&
-	       repeatable(a);
+	       is_repeatable(a);
 }

@@ -25,13 +25,13 @@ struct log_rows {
 	const struct run_log *log;
 	int column; /* -1: not in the log */
 	int64_t row;
-	bool here; /* the log has the row that rows_next() found, with value v */
+	bool has_row; /* the log has the row that log_rows_next() found, with value v */
 	double v;
 };
 
-/* Moves to the next row of n logs, in ascending order of the column `by`. Sets *key to its step or
- * tokens. Returns how many of the logs have the row; 0 after the last one. */
-int rows_next(struct log_rows *r, int n, int by, double *key);
+/* Moves to the next row of n logs, in ascending order of key_column, and sets *key to its step
+ * or tokens. Returns the number of logs that have the row; 0 after the last one. */
+int log_rows_next(struct log_rows *r, int n, int key_column, double *key);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 
@@ -52,20 +52,21 @@ struct value_pair {
 };
 
 struct curve_diff {
-	const char *name;		      /* name of the column; NULL: not compared */
-	int64_t n_common, n_differ, n_beyond; /* n_beyond: exceed the tolerance */
+	const char *name; /* name of the column; NULL: not compared */
+	int64_t n_common, n_differ,
+		n_beyond;		 /* n_beyond: values that exceed the tolerance */
 	int64_t n_higher, n_lower;	 /* values of the test that are higher, lower */
 	int64_t only_control, only_test; /* values that only one run has */
-	int64_t n_ending;  /* part of them: values after the last common row */
+	int64_t n_ending;  /* values after the last common row, included in only_* */
 	double first_only; /* step or tokens of the first value that only one run has */
 	int64_t unread_control, unread_test; /* values that cannot be read */
-	double first_unread;
-	double max_relative; /* max |test - control| / |control| */
-	bool has_lone; /* a value that only one run has, or that is unreadable, counts */
+	double first_unread;		     /* step or tokens of the first such value */
+	double max_relative;		     /* max |test - control| / |control| */
+	bool has_lone; /* values that only one run has, or that are unreadable, count */
 	int64_t n_nonfinite; /* equal values that are NaN or infinite */
 	double first_nonfinite;
 	struct value_pair first, largest, max_ulp;
-	struct value_pair beyond; /* the first that exceeds the tolerance */
+	struct value_pair beyond; /* the first pair that exceeds the tolerance */
 	enum verdict verdict;	  /* VERDICT_NOTHING: a run lacks the column */
 };
 
@@ -76,28 +77,29 @@ struct run_diff {
 	enum verdict verdict; /* the worst verdict of any curve that both runs have */
 	const char *missing;  /* NULL, or a curve every run must have but only one has */
 	int64_t unread_rows;  /* rows of both logs with an unreadable step */
-	bool own; /* both logs are from pt-train, so equal bits are possible */
+	bool are_from_pt; /* both logs are from pt-train, so equal bits are possible */
 	bool arithmetic_differs;
 	struct str arithmetic; /* how it differs: lines `key: control, test` */
 };
 
-/* Returns true for a log of pt-train, which has all bits of its values. */
-bool log_is_own(const struct run_log *l);
+/* Returns true for a log of pt-train, which has all bits of the values. */
+bool log_is_from_pt(const struct run_log *l);
 /* Returns true if the n rows missing at the end are at most a tenth of n + n_common rows. */
 bool few_are_missing(int64_t n, int64_t n_common);
 /* Returns true for equal bits as floats; also as doubles, if both values have more digits than a
  * float. One log may print a float as a short decimal, another one the same float in full. */
 bool same_as_logged(double a, double b);
 /* Appends "; 500 values of loss are NaN or infinite in both, from step 501" if there are any. */
-void print_nonfinite(const struct run_diff *d, int by, struct str *out);
+void append_nonfinite(const struct run_diff *d, int key_column, struct str *out);
 /* Returns 1 if all values that differ are higher in the test, -1 if all are lower, else 0. */
 int curve_direction(const struct curve_diff *c);
+/* Compares all curves of two runs value by value. */
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d);
 /* Orders by verdict, then by the number of values that differ, then by the largest difference of
- * the loss. Below 0: a is the better match. */
+ * the loss. Returns less than 0 if a is the better match. */
 int run_diff_cmp(const struct run_diff *a, const struct run_diff *b);
-void run_diff_free(struct run_diff *d);
+void run_diff_release(struct run_diff *d);
 /* Prints one line per curve, then the differences in the arithmetic. */
 void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out);

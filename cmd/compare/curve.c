@@ -29,7 +29,7 @@ bool curve_is_axis(const char *name)
 	for (int i = 0; i < N_CURVE_AXES; i++)
 		if (axes[i].total && !strcmp(axes[i].total, name))
 			return true;
-	return log_is_step(name);
+	return log_is_step_name(name);
 }
 
 bool curve_has_column(const struct run_log *l, int c)
@@ -49,13 +49,13 @@ static int find_filled_column(const struct run_log *l, const char *name)
 double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 {
 	int per_step = find_filled_column(l, axes[axis].per_step);
-	int by = per_step >= 0 ? per_step : find_filled_column(l, axes[axis].total);
+	int column = per_step >= 0 ? per_step : find_filled_column(l, axes[axis].total);
 	double sum = 0, step = 0;
-	if (by < 0)
+	if (column < 0)
 		return NULL;
 	double *x = xmalloc((size_t)(l->n_rows + 1) * sizeof(*x));
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		double v = run_log_value(l, i, by);
+		double v = run_log_value(l, i, column);
 		if (per_step < 0) {
 			x[i] = v;
 			continue;
@@ -70,7 +70,7 @@ double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 	return x;
 }
 
-void curve_columns(const struct run_log *logs, int n, struct strs *names)
+void curve_list_columns(const struct run_log *logs, int n, struct strs *names)
 {
 	for (int c = 0; c < MAX_LOG_COLUMNS; c++)
 		for (int i = 0; i < n; i++)

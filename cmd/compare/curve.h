@@ -23,12 +23,13 @@ extern const char *const curve_axis_names[N_CURVE_AXES + 1]; /* ends with NULL *
 double *curve_axis_values(const struct run_log *l, enum curve_axis axis);
 /* Returns true for a column that is an axis, not a curve. */
 bool curve_is_axis(const char *name);
-const char *curve_axis_columns(enum curve_axis axis); /* it needs: "dt' or 'elapsed" */
-/* Returns true if any row has a value in the column; false for -1. */
+/* Returns the columns that an axis needs, for messages in quotes: "dt' or 'elapsed". */
+const char *curve_axis_columns(enum curve_axis axis);
+/* Returns true if any row has a value in column c; false for c = -1. */
 bool curve_has_column(const struct run_log *l, int c);
 /* Adds all columns with a value in one of the logs, except the axes. */
-void curve_columns(const struct run_log *logs, int n, struct strs *names);
+void curve_list_columns(const struct run_log *logs, int n, struct strs *names);
 
 /* Prints a table: step or tokens, control, tests; '-' for a missing value. */
-void curve_table(const struct run_log *logs, int n, const char *column,
+void curve_print_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out); /* plot.c */

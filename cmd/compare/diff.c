@@ -4,13 +4,13 @@
 
 #include <math.h>
 
-static bool same_bits(float a, float b)
+static bool have_same_bits(float a, float b)
 {
 	return !memcmp(&a, &b, sizeof(a));
 }
 
 /* Returns true if x is neither a float nor the decimal text of one, with up to nine digits. */
-static bool exceeds_float(double x)
+static bool needs_double(double x)
 {
 	char text[NUM_TEXT];
 	snprintf(text, sizeof(text), "%.9g", x);
@@ -19,11 +19,11 @@ static bool exceeds_float(double x)
 
 bool same_as_logged(double a, double b)
 {
-	return same_bits((float)a, (float)b) &&
-	       (a == b || !exceeds_float(a) || !exceeds_float(b));
+	return have_same_bits((float)a, (float)b) &&
+	       (a == b || !needs_double(a) || !needs_double(b));
 }
 
-bool log_is_own(const struct run_log *l)
+bool log_is_from_pt(const struct run_log *l)
 {
 	return !l->info.format || !strcmp(l->info.format, "pt-run");
 }
@@ -41,20 +41,20 @@ int curve_direction(const struct curve_diff *c)
 	return (c->n_higher > 0) - (c->n_lower > 0);
 }
 
-/* Adds a row that both runs have to the comparison. */
-static void add_pair(
-	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
+/* Adds two values of a row that both runs have to the comparison. */
+static void add_pair(struct curve_diff *c, const struct compare_opts *o, double key,
+	double x, double y)
 {
 	float a = (float)x, b = (float)y;
 	c->n_common++;
 	if (same_as_logged(x, y)) {
 		if (!isfinite(a) && !c->n_nonfinite++)
-			c->first_nonfinite = at;
+			c->first_nonfinite = key;
 		return;
 	}
-	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
-	if (same_bits(a, b))
-		p = (struct value_pair){at, x, y, fabs(x - y), 0};
+	struct value_pair p = {key, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
+	if (have_same_bits(a, b))
+		p = (struct value_pair){key, x, y, fabs(x - y), 0};
 	c->n_higher += p.test > p.control;
 	c->n_lower += p.test < p.control;
 	if (!c->n_differ++)
@@ -65,31 +65,33 @@ static void add_pair(
 		c->largest = p;
 	if (p.ulp > c->max_ulp.ulp)
 		c->max_ulp = p;
-	/* A relative tolerance of an infinite control would accept anything. */
+	/* (a tolerance relative to an infinite control would accept anything) */
 	if (isfinite(p.abs) && p.abs <= o->atol + o->rtol * fabs((double)a))
 		return;
 	if (!c->n_beyond++)
 		c->beyond = p;
 }
 
-static void add_lone(struct curve_diff *c, double at, bool in_control)
+/* Counts a value that only one run has. */
+static void add_lone(struct curve_diff *c, double key, bool in_control)
 {
 	if (!c->only_control && !c->only_test)
-		c->first_only = at;
+		c->first_only = key;
 	++*(in_control ? &c->only_control : &c->only_test);
 }
 
-/* Counts the values of a log that cannot be read: these are not equal to anything. */
-static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int by)
+/* Counts the values of a log that cannot be read, which differ from everything. Lowers
+ * c->first_unread to the first one. */
+static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int key_column)
 {
 	int64_t n = 0;
 	int column = run_log_find(l, c->name);
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		if (!is_unread(run_log_value(l, i, column)))
 			continue;
-		double at = run_log_value(l, i, by);
-		if (!n++ && !(c->first_unread <= at))
-			c->first_unread = at;
+		double key = run_log_value(l, i, key_column);
+		if (!n++ && !(c->first_unread <= key))
+			c->first_unread = key;
 	}
 	return n;
 }
@@ -99,18 +101,19 @@ static bool has_unread(const struct curve_diff *c)
 	return c->unread_control || c->unread_test;
 }
 
+/* Compares the column c->name of two runs, and sets the verdict. */
 static void compare_curve(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct curve_diff *c)
 {
 	struct log_rows r[] = {{control, run_log_find(control, c->name)},
 		{test, run_log_find(test, c->name)}};
-	double at;
-	for (int n; (n = rows_next(r, 2, o->by, &at)) > 0;) {
+	double key;
+	for (int n; (n = log_rows_next(r, 2, o->by, &key)) > 0;) {
 		c->n_ending = n == 2 ? 0 : c->n_ending + 1;
 		if (n == 2)
-			add_pair(c, o, at, r[0].v, r[1].v);
+			add_pair(c, o, key, r[0].v, r[1].v);
 		else
-			add_lone(c, at, r[0].here);
+			add_lone(c, key, r[0].has_row);
 	}
 	c->first_unread = NAN;
 	c->unread_control = count_unread(control, c, o->by);
@@ -119,24 +122,23 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 	if (!o->strict_end && few_are_missing(c->n_ending, c->n_common))
 		n_lone -= c->n_ending;
 	c->has_lone = !o->common && (n_lone || has_unread(c));
-	bool both = c->n_common || (c->only_control && c->only_test);
-	c->verdict = !both					  ? VERDICT_NOTHING
+	bool has_pairs = c->n_common || (c->only_control && c->only_test);
+	c->verdict = !has_pairs					  ? VERDICT_NOTHING
 		     : !c->n_common || c->has_lone || c->n_beyond ? VERDICT_DIFFERENT
 		     : c->n_differ				  ? VERDICT_WITHIN
 								  : VERDICT_IDENTICAL;
 }
 
-/* ---- arithmetic ------------------------------------------------------------------ */
-
-/* Limited, because each line is searched for in the whole other text. */
+/* The maximum length of a text: each line is searched for in the whole other text. */
 enum { MAX_ARITHMETIC = 1 << 14 };
 
+/* Lists the options of the arithmetic that differ. */
 static void compare_arithmetic(
 	const struct run_log *control, const struct run_log *test, struct run_diff *d)
 {
 	uint64_t a = control->info.arithmetic, b = test->info.arithmetic;
 	struct err e;
-	d->own = log_is_own(control) && log_is_own(test);
+	d->are_from_pt = log_is_from_pt(control) && log_is_from_pt(test);
 	d->arithmetic_differs = a && b && a != b;
 	if (!d->arithmetic_differs || !control->arithmetic.len || !test->arithmetic.len ||
 		control->arithmetic.len > MAX_ARITHMETIC ||
@@ -154,15 +156,15 @@ static bool is_in_one_run(const struct curve_diff *c)
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
-/* Compares the judged column: alone, or if no curve is shared and it is not a curve itself. Returns
+/* Compares the judged column, if only it is compared or if it is not one of the curves. Returns
  * true if both runs have values of it. */
 static bool compare_judged(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
 	int known = column_find(o->column);
-	bool curve = known >= 0 && columns[known].curve;
-	struct curve_diff *c = &d->curve[curve ? known : N_COLUMNS];
-	if (curve && !o->only_column)
+	bool is_curve = known >= 0 && columns[known].curve;
+	struct curve_diff *c = &d->curve[is_curve ? known : N_COLUMNS];
+	if (is_curve && !o->only_column)
 		return false;
 	c->name = o->column;
 	compare_curve(control, test, o, c);
@@ -174,7 +176,7 @@ static bool compare_judged(const struct run_log *control, const struct run_log *
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
-	bool any = false;
+	bool any_shared = false;
 	*d = (struct run_diff){.verdict = VERDICT_IDENTICAL};
 	compare_arithmetic(control, test, d);
 	for (int c = 0; c < N_CURVES; c++)
@@ -184,27 +186,28 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 			continue;
 		d->curve[c].name = columns[c].name;
 		compare_curve(control, test, o, &d->curve[c]);
-		bool shared = d->curve[c].n_common > 0;
+		bool is_shared = d->curve[c].n_common > 0;
 		if (columns[c].every && is_in_one_run(&d->curve[c]) &&
 			(!o->column || !strcmp(o->column, columns[c].name)))
 			d->missing = columns[c].name;
 		/* With o->common, a curve without common rows is ignored. */
-		if (d->curve[c].verdict == VERDICT_NOTHING || (o->common && !shared))
+		if (d->curve[c].verdict == VERDICT_NOTHING || (o->common && !is_shared))
 			continue;
-		any |= shared;
+		any_shared |= is_shared;
 		if (d->curve[c].verdict > d->verdict)
 			d->verdict = d->curve[c].verdict;
 	}
-	if (!any && !d->missing && o->column)
-		any = compare_judged(control, test, o, d);
+	if (!any_shared && !d->missing && o->column)
+		any_shared = compare_judged(control, test, o, d);
 	d->unread_rows = control->unread.n_rows + test->unread.n_rows;
 	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFERENT)
 		d->verdict = VERDICT_DIFFERENT;
-	if (!any || d->missing)
+	if (!any_shared || d->missing)
 		d->verdict = VERDICT_NOTHING;
 }
 
-static int64_t n_differ(const struct run_diff *d)
+/* Counts the values that differ or that only one run has, in all curves. */
+static int64_t count_differences(const struct run_diff *d)
 {
 	int64_t n = 0;
 	for (int c = 0; c < N_CURVES; c++)
@@ -215,7 +218,7 @@ static int64_t n_differ(const struct run_diff *d)
 
 int run_diff_cmp(const struct run_diff *a, const struct run_diff *b)
 {
-	int64_t x = n_differ(a), y = n_differ(b);
+	int64_t x = count_differences(a), y = count_differences(b);
 	if (a->verdict != b->verdict)
 		return a->verdict < b->verdict ? -1 : 1;
 	if (x != y)
@@ -225,33 +228,36 @@ int run_diff_cmp(const struct run_diff *a, const struct run_diff *b)
 	return far_a < far_b ? -1 : far_a > far_b;
 }
 
-void run_diff_free(struct run_diff *d)
+void run_diff_release(struct run_diff *d)
 {
 	str_free(&d->arithmetic);
 }
 
 /* ---- printing -------------------------------------------------------------------- */
 
-static void print_pair(
-	const struct value_pair *p, const char *what, int by, bool own, struct str *out)
+/* Prints two values that differ, such as "first at step 7: 2.5, 2.25 (test - control: -0.25)". */
+static void print_pair(const struct value_pair *p, const char *what, int key_column,
+	bool with_ulps, struct str *out)
 {
 	char a[NUM_TEXT], b[NUM_TEXT], at[NUM_TEXT];
 	snprintf(at, sizeof(at), "%.0f", p->at);
-	bool doubles = isfinite(p->abs) &&
-		       (p->control != (float)p->control || p->test != (float)p->test);
-	str_printf(out, "%s %s %s: %s, %s", what, columns[by].name, at,
-		doubles ? text_double(a, p->control) : text_float(a, (float)p->control),
-		doubles ? text_double(b, p->test) : text_float(b, (float)p->test));
+	bool are_doubles = isfinite(p->abs) &&
+			   (p->control != (float)p->control || p->test != (float)p->test);
+	str_printf(out, "%s %s %s: %s, %s", what, columns[key_column].name, at,
+		are_doubles ? text_double(a, p->control)
+			    : text_float(a, (float)p->control),
+		are_doubles ? text_double(b, p->test) : text_float(b, (float)p->test));
 	if (!isfinite(p->abs)) /* NaN and infinity have no distance */
 		return;
 	str_printf(out, " (test - control: %+.3g", p->test - p->control);
-	if (own)
+	if (with_ulps)
 		str_printf(out, ", %lld ULP", (long long)p->ulp);
 	str_putc(out, ')');
 }
 
+/* Prints the line of a curve: how many values differ, where, and by how much. */
 static void print_curve(const struct curve_diff *c, const struct compare_opts *o,
-	bool own, struct str *out)
+	bool with_ulps, struct str *out)
 {
 	int direction = curve_direction(c);
 	str_printf(out, "  %-10s ", c->name);
@@ -270,8 +276,8 @@ static void print_curve(const struct curve_diff *c, const struct compare_opts *o
 				(long long)c->n_beyond);
 		if (direction && c->n_differ > 1)
 			str_printf(out, ", all %s", direction > 0 ? "higher" : "lower");
-		print_pair(&c->first, "; first at", o->by, own, out);
-		print_pair(&c->largest, "; largest at", o->by, own, out);
+		print_pair(&c->first, "; first at", o->by, with_ulps, out);
+		print_pair(&c->largest, "; largest at", o->by, with_ulps, out);
 	}
 	if (c->only_control)
 		str_printf(out, "; %lld only in the control", (long long)c->only_control);
@@ -288,14 +294,14 @@ static void print_curve(const struct curve_diff *c, const struct compare_opts *o
 	str_putc(out, '\n');
 }
 
-void print_nonfinite(const struct run_diff *d, int by, struct str *out)
+void append_nonfinite(const struct run_diff *d, int key_column, struct str *out)
 {
 	const struct curve_diff *c = &d->curve[COL_LOSS];
 	if (c->n_nonfinite)
 		str_printf(out,
 			"; %lld value%s of loss %s NaN or infinite in both, from %s %.0f",
 			(long long)c->n_nonfinite, plural(c->n_nonfinite),
-			c->n_nonfinite == 1 ? "is" : "are", columns[by].name,
+			c->n_nonfinite == 1 ? "is" : "are", columns[key_column].name,
 			c->first_nonfinite);
 }
 
@@ -308,16 +314,16 @@ static bool is_in_one_log(const char *line, int n)
 	       (!strncmp(colon, ": -, ", 5) || !strncmp(line + n - 3, ", -", 3));
 }
 
-/* Prints how the arithmetic differs. Options that only one version of pt-train has may have no
- * effect in these runs. */
+/* Introduces the differences. Options that only one version of pt-train has may have no effect. */
 void arithmetic_print(const struct run_diff *d, struct str *out)
 {
 	const char *lines = d->arithmetic.len ? d->arithmetic.s : "";
-	bool absent = *lines;
+	bool all_absent = *lines;
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
-		absent &= is_in_one_log(p, (int)(end - p));
+		all_absent &= is_in_one_log(p, (int)(end - p));
 	str_puts(out,
-		absent ? "  options that one of the logs lacks, as it is from another version:\n"
+		all_absent
+			? "  options that one of the logs lacks, as it is from another version:\n"
 		: d->verdict == VERDICT_IDENTICAL
 			? "  different arithmetic, but the same bits in these runs\n"
 			: "  different arithmetic: do not expect equal bits\n");
@@ -330,7 +336,7 @@ void run_diff_print(
 {
 	for (int c = 0; c < N_CURVES; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_in_one_run(&d->curve[c]))
-			print_curve(&d->curve[c], o, d->own, out);
+			print_curve(&d->curve[c], o, d->are_from_pt, out);
 	if (d->unread_rows)
 		str_printf(out, "  %lld row%s cannot be read\n",
 			(long long)d->unread_rows, plural(d->unread_rows));

@@ -3,11 +3,9 @@
 
 #include <math.h>
 
-/* ---- curves that lose what was learned ------------------------------------------------- */
-
-/* Where a curve started, how far it got, and where it ends. */
+/* The course of a curve. */
 struct path {
-	double first, best, last; /* medians of parts of the rows */
+	double first, best, last; /* medians of eighths of the rows */
 	double error;		  /* standard error of each median */
 };
 
@@ -20,6 +18,7 @@ static double median_of_part(const double *x, int64_t n, int n_parts, int part)
 	return median(copy, len);
 }
 
+/* Summarizes a curve by the medians of its eighths. */
 static struct path path_of(const double *x, int64_t n, int sense)
 {
 	const double median_error = 1.2533; /* over a mean's error, for normal noise */
@@ -36,13 +35,12 @@ static struct path path_of(const double *x, int64_t n, int sense)
 	return p;
 }
 
-/* Returns true if by its end a curve gave up at least a quarter of what the controls gained, and
- * more than its noise. */
+/* Returns true if a curve lost a quarter of the controls' gain, and more than its noise. */
 static bool has_lost(const struct path *p, double gain, int sense)
 {
-	const double part = 0.25, sigmas = 3 * sqrt(2);
+	const double quarter = 0.25, sigmas = 3 * sqrt(2);
 	double lost = sense * (p->best - p->last);
-	return gain > 0 && lost >= part * gain && lost > sigmas * p->error;
+	return gain > 0 && lost >= quarter * gain && lost > sigmas * p->error;
 }
 
 bool lost_what_was_learned(const struct judging *j, int sense, struct str *why)
@@ -50,7 +48,7 @@ bool lost_what_was_learned(const struct judging *j, int sense, struct str *why)
 	int64_t n = j->finite.n;
 	int n_control = j->n_runs[CONTROL];
 	double gain = 0;
-	bool any = false;
+	bool has_loss_of_gain = false;
 	if (n < MIN_ROWS_OF_REPLICAS)
 		return false;
 	for (int i = 0; i < n_control; i++) {
@@ -62,18 +60,16 @@ bool lost_what_was_learned(const struct judging *j, int sense, struct str *why)
 		if (has_lost(&p, gain, sense))
 			return false;
 	}
-	for (int i = 0; i < j->n_runs[TEST] && !any; i++) {
+	for (int i = 0; i < j->n_runs[TEST] && !has_loss_of_gain; i++) {
 		struct path p = path_of(curve_of(&j->finite, TEST, i), n, sense);
-		any = has_lost(&p, gain, sense);
-		if (any)
+		has_loss_of_gain = has_lost(&p, gain, sense);
+		if (has_loss_of_gain)
 			str_printf(why, "%s of %s was %.4g and ends at %.4g",
 				column_name(j), run_log_brief(j->log[TEST][i]), p.best,
 				p.last);
 	}
-	return any;
+	return has_loss_of_gain;
 }
-
-/* ---- the verdict ----------------------------------------------------------------------- */
 
 /* Returns the sign of the difference at the end, if a difference with that sign was found. */
 static int direction_at_end(const struct verdict_result *r)

@@ -6,9 +6,7 @@
 /* The minimum number of rows to judge the mean of a single pair, and to judge the noise. */
 enum { MIN_BLOCK = 4, MIN_NOISE_BLOCK = 16 };
 
-/* ---- values that are not finite --------------------------------------------------------- */
-
-static bool controls_finite(const struct curves *c, int64_t row)
+static bool are_controls_finite(const struct curves *c, int64_t row)
 {
 	for (int i = 0; i < c->n_control; i++)
 		if (!isfinite(curve_of(c, CONTROL, i)[row]))
@@ -16,14 +14,14 @@ static bool controls_finite(const struct curves *c, int64_t row)
 	return true;
 }
 
-bool turns_nonfinite(const struct judging *j, struct verdict_result *r)
+bool detect_nonfinite(const struct judging *j, struct verdict_result *r)
 {
 	const struct curves *c = &j->all;
 	for (int64_t row = 0; row < c->n; row++)
 		for (int i = 0; i < c->n_test; i++) {
 			double v = curve_of(c, TEST, i)[row];
 			/* with a rule: a run with such a value is never accepted */
-			if (isfinite(v) || !(j->o->rule || controls_finite(c, row)))
+			if (isfinite(v) || !(j->o->rule || are_controls_finite(c, row)))
 				continue;
 			r->onset = r->onset_last = c->at[row];
 			str_printf(&r->reason, "%s of %s is %s at %s %.0f",
@@ -34,9 +32,7 @@ bool turns_nonfinite(const struct judging *j, struct verdict_result *r)
 	return false;
 }
 
-/* ---- equal arithmetic --------------------------------------------------------------------- */
-
-bool should_be_identical(const struct judging *j, struct verdict_result *r)
+bool detect_broken_identity(const struct judging *j, struct verdict_result *r)
 {
 	if (!r->n_differ || j->o->statistics_only)
 		return false;
@@ -48,7 +44,7 @@ bool should_be_identical(const struct judging *j, struct verdict_result *r)
 		r->onset = r->onset_last = r->differs_at;
 		str_printf(&r->reason,
 			"the logs state the same arithmetic, so the bits must be equal; "
-			"they differ from %s %.0f (%lld ULP)",
+			"they differ from %s %.0f on (%lld ULP)",
 			by_name(j), r->differs_at, (long long)r->differs_ulps);
 		return true;
 	}
@@ -73,7 +69,7 @@ static double share_of_block(int k)
 	return k < EQUAL_BLOCKS ? 0.75 / EQUAL_BLOCKS : 0.125 * 6 / (pi * pi * i * i);
 }
 
-double level_of_look(const struct verdict_result *r)
+double block_alarm(const struct verdict_result *r)
 {
 	return r->alarm * share_of_block(0);
 }
@@ -83,9 +79,9 @@ static bool is_first_of_unit(const struct judging *j, int test)
 {
 	int unit = j->unit[TEST][test];
 	for (int t = 0; t < test; t++)
-		if (j->unit[TEST][t] == unit && partner_of(j, t) >= 0)
+		if (j->unit[TEST][t] == unit && find_partner(j, t) >= 0)
 			return false;
-	return unit >= 0 && partner_of(j, test) >= 0;
+	return unit >= 0 && find_partner(j, test) >= 0;
 }
 
 static int count_pairs(const struct judging *j)
@@ -96,9 +92,9 @@ static int count_pairs(const struct judging *j)
 	return n;
 }
 
-/* Returns the difference that does not count: the margin, if given; else the default margin for a
- * single pair, which has no replicas to show what is usual. */
-static double tolerated(const struct judging *j, int64_t from, int64_t to)
+/* Returns the difference that does not count in rows [from, to): the margin, if given; else the
+ * default margin for a single pair, which has no replicas to show what is usual. */
+static double tolerated_difference(const struct judging *j, int64_t from, int64_t to)
 {
 	double margin = j->o->margin;
 	if (!(margin > 0))
@@ -110,35 +106,35 @@ static double tolerated(const struct judging *j, int64_t from, int64_t to)
 static void begin_onset(const struct judging *j, int64_t from, int64_t to,
 	struct verdict_result *r, struct str *reason)
 {
-	bool steps = j->o->by == COL_STEP;
+	bool by_steps = j->o->by == COL_STEP;
 	r->onset = j->finite.at[from];
 	r->onset_last = j->finite.at[to - 1];
 	if (r->onset == r->onset_last)
 		str_printf(reason,
-			steps ? "first shown in step %.0f: "
-			      : "first shown at %.0f tokens: ",
+			by_steps ? "first shown in step %.0f: "
+				 : "first shown at %.0f tokens: ",
 			r->onset);
 	else
 		str_printf(reason,
-			steps ? "first shown in steps %.0f to %.0f: "
-			      : "first shown at %.0f to %.0f tokens: ",
+			by_steps ? "first shown in steps %.0f to %.0f: "
+				 : "first shown at %.0f to %.0f tokens: ",
 			r->onset, r->onset_last);
 }
 
-/* Tests the difference of the means in these rows, at this level. */
-static void compare_means(const struct judging *j, int64_t from, int64_t to, double level,
+/* Tests the difference of the means in rows [from, to) at a level of significance. */
+static void test_means(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {
 	if (is_single(j) && to - from < MIN_BLOCK)
 		return;
 	struct estimate e = estimate_difference(j, from, to, MEAN);
-	double zone = tolerated(j, from, to);
+	double zone = tolerated_difference(j, from, to);
 	if (!e.df || !(fabs(e.mean) > zone) ||
 		!(student_p((fabs(e.mean) - zone) / e.se, e.df) <= level))
 		return;
 	r->found_higher |= e.mean > 0;
 	r->found_lower |= e.mean < 0;
-	if (reason->len) /* only the first is reported */
+	if (reason->len) /* only the first difference is reported */
 		return;
 	begin_onset(j, from, to, r, reason);
 	r->at_onset =
@@ -150,11 +146,11 @@ static void compare_means(const struct judging *j, int64_t from, int64_t to, dou
 /* Tests the correlation of the noise by Fisher's test: runs that read the same batches share most
  * of it. In first differences of independent noise, neighbors are correlated, which costs a third
  * of their number. */
-static void compare_noise(const struct judging *j, int test, int64_t from, int64_t to,
+static void test_noise(const struct judging *j, int test, int64_t from, int64_t to,
 	double level, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = to - from;
-	int a = partner_of(j, test), b = j->n_runs[CONTROL] + test;
+	int a = find_partner(j, test), b = j->n_runs[CONTROL] + test;
 	double c =
 		n < MIN_NOISE_BLOCK ? (double)NAN : noise_correlation(j, a, b, from, n);
 	double z = student_quantile(level, MAX_DF + 1);
@@ -168,50 +164,51 @@ static void compare_noise(const struct judging *j, int test, int64_t from, int64
 		column_name(j), c);
 }
 
-/* Judges the means and the noise of these rows, which share the level. Evaluations do not show the
- * noise of the batches. Once the reason has a first difference, only means are judged. */
+/* Tests the means and the noise of rows [from, to), which share the level. Evaluations do not show
+ * the noise of the batches. After a first difference, only means are tested. */
 static void judge_rows(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {
-	bool noise = to - from >= MIN_NOISE_BLOCK && !is_evaluation(j);
-	int n_pairs = noise ? count_pairs(j) : 0;
-	compare_means(j, from, to, n_pairs ? level / 2 : level, r, reason);
+	bool has_noise = to - from >= MIN_NOISE_BLOCK && !is_evaluation(j);
+	int n_pairs = has_noise ? count_pairs(j) : 0;
+	test_means(j, from, to, n_pairs ? level / 2 : level, r, reason);
 	for (int t = 0; t < j->n_runs[TEST] && n_pairs && !reason->len; t++)
 		if (is_first_of_unit(j, t))
-			compare_noise(j, t, from, to, level / 2 / n_pairs, r, reason);
+			test_noise(j, t, from, to, level / 2 / n_pairs, r, reason);
 }
 
-/* Judges the rows after the last whole block; with it, if they are under half of the next one. */
+/* Tests the rows after the last whole block; together with it, if they are under half a block. */
 static void judge_last_rows(
 	const struct judging *j, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = j->finite.n, from = block_begin(block_count(n) - 1);
-	bool all_judged = block_begin(whole_blocks(n)) == n;
-	if (!all_judged)
+	bool are_all_judged = block_begin(whole_blocks(n)) == n;
+	if (!are_all_judged)
 		judge_rows(j, from, n, r->alarm * SHARE_OF_END, r, reason);
 }
 
 /* Returns true once it is known, from the logs or after some rows, which runs read the same
  * batches. Growing runs are not judged before, since each block may be judged in one way only. */
-static bool design_is_settled(const struct judging *j)
+static bool is_design_settled(const struct judging *j)
 {
-	bool settled = j->finite.n >= 2 * MIN_NOISE_BLOCK;
-	const struct properties *all = j->stated;
-	for (int i = 1; i < j->n_runs[CONTROL] + j->n_runs[TEST] && !settled; i++)
-		if (same_batches(&all[0], &all[i]) < 0)
+	bool is_settled = j->finite.n >= 2 * MIN_NOISE_BLOCK;
+	const struct properties *stated = j->stated;
+	for (int i = 1; i < j->n_runs[CONTROL] + j->n_runs[TEST] && !is_settled; i++)
+		if (same_batches(&stated[0], &stated[i]) < 0)
 			return false;
 	return true;
 }
 
-bool differs(const struct judging *j, struct verdict_result *r, struct str *reason)
+bool detect_difference(
+	const struct judging *j, struct verdict_result *r, struct str *reason)
 {
 	int n = whole_blocks(j->finite.n);
-	if (j->o->growing && !design_is_settled(j))
+	if (j->o->is_growing && !is_design_settled(j))
 		return false;
 	for (int k = 0; k < n; k++)
 		judge_rows(j, block_begin(k), block_begin(k + 1),
 			r->alarm * share_of_block(k), r, reason);
-	if (!j->o->growing)
+	if (!j->o->is_growing)
 		judge_last_rows(j, r, reason);
 	return reason->len > 0;
 }

@@ -33,9 +33,10 @@ bool is_equivalent(const struct verdict_result *r)
 	       is_inside(&r->slope, r->slope_margin);
 }
 
-/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; without an interval if it
- * would rest on an assumption about replicas. */
-static void print_end(const struct judging *j, struct verdict_result *r, bool interval)
+/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)". with_interval is false if
+ * the interval would rest on an assumption about replicas. */
+static void append_end(
+	const struct judging *j, struct verdict_result *r, bool with_interval)
 {
 	double d = r->difference.value;
 	str_printf(&r->reason, "%sat the end %s is ", r->reason.len ? "; " : "",
@@ -44,7 +45,7 @@ static void print_end(const struct judging *j, struct verdict_result *r, bool in
 		str_printf(&r->reason, "%.3g ", fabs(d));
 	else
 		str_puts(&r->reason, "the same ");
-	if (interval)
+	if (with_interval)
 		str_printf(&r->reason, "+-%.2g ", r->difference.half_width);
 	str_printf(&r->reason, "%s(test %.5g, control %.5g)",
 		d > 0	? "higher "
@@ -55,7 +56,7 @@ static void print_end(const struct judging *j, struct verdict_result *r, bool in
 
 void explain_end(const struct judging *j, struct verdict_result *r)
 {
-	print_end(j, r, true);
+	append_end(j, r, true);
 }
 
 void explain_margin(struct verdict_result *r)
@@ -63,13 +64,12 @@ void explain_margin(struct verdict_result *r)
 	str_printf(&r->reason, ", %s the margin of %.3g",
 		is_inside(&r->difference, r->margin)   ? "within"
 		: is_beyond(&r->difference, r->margin) ? "beyond"
-						       : "which is inconclusive against",
+						       : "neither within nor beyond",
 		r->margin);
 }
 
-/* Appends "12000 steps": the length of runs with `times` the rows. Returns false if that is too
- * long to advise. */
-static bool print_length(const struct judging *j, double times, struct str *out)
+/* Appends "12000 steps", the length with `times` the rows. Returns false if that is too long. */
+static bool append_length(const struct judging *j, double times, struct str *out)
 {
 	enum { MAX_TIMES = 16 };
 	double end = times * j->finite.at[j->finite.n - 1];
@@ -81,19 +81,19 @@ static bool print_length(const struct judging *j, double times, struct str *out)
 	return true;
 }
 
-/* Returns how many units of each set would give the interval this half-width. */
-static double count_units(
+/* Returns the number of units per set that would give the interval this half-width. */
+static double units_for_interval(
 	const struct judging *j, const struct interval *i, double half_width)
 {
 	double n = j->n_units[CONTROL], m = j->n_units[TEST];
-	double each = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
-	double more = i->half_width / half_width;
-	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
+	double units = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
+	double ratio = i->half_width / half_width;
+	return fmax(ceil(units * ratio * ratio), fmax(fmax(n, m), 3));
 }
 
 enum { MAX_UNITS = 32 };
-/* Returns how many units of each set would show the difference, if it is as large as estimated; 0:
- * more than MAX_UNITS. */
+/* Returns the number of units per set that would show the difference, if it is as large as
+ * estimated; 0: more than MAX_UNITS. */
 static int units_to_differ(const struct judging *j, const struct verdict_result *r)
 {
 	int64_t rows = j->finite.n, n = j->n_units[CONTROL], m = j->n_units[TEST];
@@ -103,7 +103,7 @@ static int units_to_differ(const struct judging *j, const struct verdict_result 
 		e.se / sqrt(paired ? 1.0 / (double)n : 1.0 / (double)n + 1.0 / (double)m);
 	double zone = j->o->margin > 0 ? r->margin : 0;
 	for (int64_t k = max64(n, m) + (n == m); k <= MAX_UNITS; k++) {
-		double t = student_quantile(level_of_look(r), paired ? k - 1 : 2 * k - 2);
+		double t = student_quantile(block_alarm(r), paired ? k - 1 : 2 * k - 2);
 		if (fabs(e.mean) > zone + t * sd * sqrt((paired ? 1.0 : 2.0) / (double)k))
 			return (int)k;
 	}
@@ -114,7 +114,7 @@ static int units_to_differ(const struct judging *j, const struct verdict_result 
 static void advise_single(const struct judging *j, struct str *out)
 {
 	int n = j->n_seeds[CONTROL], all = n + j->n_seeds[TEST];
-	int more = 4 - all > 2 - n ? 4 - all : 2 - n;
+	int missing = 4 - all > 2 - n ? 4 - all : 2 - n;
 	if (j->design == DESIGN_SAME_BATCHES)
 		str_puts(out,
 			"four controls with different rounding (another micro-batch, or "
@@ -123,7 +123,7 @@ static void advise_single(const struct judging *j, struct str *out)
 		str_printf(out,
 			"%d more control%s, so that the runs can be judged as "
 			"replicas, or ",
-			more, plural(more));
+			missing, plural(missing));
 	str_puts(out, "controls and tests with three or more seeds, the same for both");
 }
 
@@ -135,7 +135,7 @@ static bool tests_are_unlike(const struct judging *j)
 	return set_sd(j, TEST, from, n) > TIMES * set_sd(j, CONTROL, from, n);
 }
 
-/* Appends how many runs may decide, for a design with several units per set. */
+/* Appends the number of runs that may decide, for a design with several units per set. */
 static void advise_sets(const struct judging *j, double n, struct str *out)
 {
 	if (n <= MAX_UNITS)
@@ -151,31 +151,32 @@ static void advise_sets(const struct judging *j, double n, struct str *out)
 			MAX_UNITS);
 }
 
-/* Appends what may decide. With more rows, the error of a mean falls as their root, the error of a
- * slope one power faster, and the margin of a slope in proportion to the rows. */
+/* Appends what may decide. With more rows, the error of a mean falls as their root, the
+ * error of a slope one power faster, and the margin of a slope in proportion to the rows. */
 static void advise(const struct judging *j, struct verdict_result *r)
 {
-	bool mean = is_inside(&r->difference, r->margin);
-	const struct interval *i = mean ? &r->slope : &r->difference;
-	double margin = mean ? r->slope_margin : r->margin;
-	double spare = mean ? margin : margin - fabs(i->value);
-	double error = mean ? i->half_width + fabs(i->value) : i->half_width;
+	bool is_mean_inside = is_inside(&r->difference, r->margin);
+	const struct interval *i = is_mean_inside ? &r->slope : &r->difference;
+	double margin = is_mean_inside ? r->slope_margin : r->margin;
+	double spare = is_mean_inside ? margin : margin - fabs(i->value);
+	double error = is_mean_inside ? i->half_width + fabs(i->value) : i->half_width;
 	struct str *out = &r->reason;
 	if (!is_single(j)) {
 		int n = is_beyond(&r->difference, r->margin) ? units_to_differ(j, r) : 0;
-		advise_sets(j, n ? n : count_units(j, i, margin / 2), out);
+		advise_sets(j, n ? n : units_for_interval(j, i, margin / 2), out);
 		return;
 	}
 	str_puts(out, "; a decision may take ");
 	/* the assumed error between different batches or replicas does not fall with the length */
-	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
-		      print_length(j, error * error / (spare * spare), out);
-	str_puts(out, length ? ", or " : "");
+	bool has_length = (is_mean_inside || j->design == DESIGN_SAME_BATCHES) &&
+			  spare > 0 &&
+			  append_length(j, error * error / (spare * spare), out);
+	str_puts(out, has_length ? ", or " : "");
 	advise_single(j, out);
 }
 
 /* Appends the number of independent runs. */
-static void print_seeds(const struct judging *j, struct str *out)
+static void append_seeds(const struct judging *j, struct str *out)
 {
 	int n = j->n_seeds[CONTROL], m = j->n_seeds[TEST];
 	if (n == 1 && m == 1)
@@ -186,12 +187,12 @@ static void print_seeds(const struct judging *j, struct str *out)
 
 void explain_undecided(const struct judging *j, struct verdict_result *r)
 {
-	bool alone = j->design == DESIGN_ALONE;
+	bool is_alone = j->design == DESIGN_ALONE;
 	struct str *out = &r->reason;
-	print_end(j, r, !alone);
-	if (alone) {
+	append_end(j, r, !is_alone);
+	if (is_alone) {
 		str_puts(out, "; whether another seed differs as much is unknown: ");
-		print_seeds(j, out);
+		append_seeds(j, out);
 	} else if (is_inside(&r->difference, r->margin)) {
 		str_printf(out,
 			", within the margin of %.3g, but the slope of the difference is "

@@ -10,14 +10,15 @@
  * calibrate checks both. */
 static const double ASSUMED_NOISE = 0.5, ASSUMED_FALL = 1.5;
 
-static double run_value(const struct judging *j, enum set s, int run, int64_t from,
+/* Returns the mean or the slope of a run in n rows. */
+static double reduce_curve(const struct judging *j, enum set s, int run, int64_t from,
 	int64_t n, enum functional f)
 {
 	const double *x = curve_of(&j->finite, s, run) + from;
 	return f == MEAN ? mean_of(x, n) : slope_of(j->finite.at + from, x, n);
 }
 
-/* Returns the value of each unit, the mean of its runs. */
+/* Allocates the mean or slope of each unit, averaged over its runs. */
 static double *unit_values(
 	const struct judging *j, enum set s, int64_t from, int64_t to, enum functional f)
 {
@@ -27,7 +28,7 @@ static double *unit_values(
 		for (int i = 0; i < j->n_runs[s]; i++) {
 			if (j->unit[s][i] != unit)
 				continue;
-			u[unit] += run_value(j, s, i, from, to - from, f);
+			u[unit] += reduce_curve(j, s, i, from, to - from, f);
 			n++;
 		}
 		u[unit] /= n;
@@ -48,8 +49,7 @@ double set_sd(const struct judging *j, enum set s, int64_t from, int64_t to)
 	return sqrt(variance_of(u, j->n_units[s]));
 }
 
-/* ---- designs with several units ------------------------------------------------------ */
-
+/* Estimates the mean difference of n pairs; overwrites control[]. */
 static struct estimate estimate_pairs(double *control, const double *test, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -79,9 +79,7 @@ static struct estimate estimate_units(
 				 control, j->n_units[CONTROL], test, j->n_units[TEST]);
 }
 
-/* ---- designs with one unit of each set ----------------------------------------------- */
-
-/* Returns the mean curve of the runs in unit 0. */
+/* Allocates the mean curve of the runs in unit 0. */
 static double *mean_curve(const struct judging *j, enum set s, int64_t from, int64_t n)
 {
 	double *mean = xcalloc((size_t)n + 1, sizeof(*mean));
@@ -94,15 +92,15 @@ static double *mean_curve(const struct judging *j, enum set s, int64_t from, int
 	return mean;
 }
 
-/* Fits a straight line; returns its slope and the standard error of the slope. */
-static struct estimate line_through(const double *at, const double *x, int64_t n)
+/* Fits a straight line. Returns its slope and the standard error of the slope. */
+static struct estimate fit_line(const double *steps, const double *x, int64_t n)
 {
-	struct estimate e = {.mean = slope_of(at, x, n), .df = n - 2};
-	double mean_at = mean_of(at, n), mean = mean_of(x, n), rest = 0, xx = 0;
+	struct estimate e = {.mean = slope_of(steps, x, n), .df = n - 2};
+	double mean_at = mean_of(steps, n), mean = mean_of(x, n), rest = 0, xx = 0;
 	for (int64_t i = 0; i < n; i++) {
-		double d = x[i] - mean - e.mean * (at[i] - mean_at);
+		double d = x[i] - mean - e.mean * (steps[i] - mean_at);
 		rest += d * d;
-		xx += (at[i] - mean_at) * (at[i] - mean_at);
+		xx += (steps[i] - mean_at) * (steps[i] - mean_at);
 	}
 	if (n < 3 || !(xx > 0))
 		return (struct estimate){.mean = e.mean};
@@ -111,22 +109,23 @@ static struct estimate line_through(const double *at, const double *x, int64_t n
 }
 
 /* Estimates the slope from means of batches of rows, since neighboring rows may be correlated. */
-static struct estimate slope_by_batches(const double *at, const double *x, int64_t n)
+static struct estimate slope_by_batches(const double *steps, const double *x, int64_t n)
 {
 	double mean_at[N_BATCHES], mean[N_BATCHES];
 	if (n < 2 * N_BATCHES)
-		return line_through(at, x, n);
+		return fit_line(steps, x, n);
 	for (int i = 0; i < N_BATCHES; i++) {
 		int64_t from = part_begin(n, N_BATCHES, i);
 		int64_t len = part_begin(n, N_BATCHES, i + 1) - from;
-		mean_at[i] = mean_of(at + from, len);
+		mean_at[i] = mean_of(steps + from, len);
 		mean[i] = mean_of(x + from, len);
 	}
-	return line_through(mean_at, mean, N_BATCHES);
+	return fit_line(mean_at, mean, N_BATCHES);
 }
 
-static struct estimate estimate_same(const struct judging *j, const double *control,
-	const double *test, int64_t from, int64_t n, enum functional f)
+static struct estimate estimate_same_batches(const struct judging *j,
+	const double *control, const double *test, int64_t from, int64_t n,
+	enum functional f)
 {
 	scoped_ptr double *d = xcalloc((size_t)n + 1, sizeof(*d));
 	for (int64_t i = 0; i < n; i++)
@@ -135,26 +134,28 @@ static struct estimate estimate_same(const struct judging *j, const double *cont
 			 : slope_by_batches(j->finite.at + from, d, n);
 }
 
-/* Returns how much the controls' mean fell from the rows before, of the same number, to these. */
-static double fall_before(const struct judging *j, int64_t from, int64_t to)
+/* Returns the change of the controls' mean from the previous to - from rows to rows [from, to). */
+static double previous_fall(const struct judging *j, int64_t from, int64_t to)
 {
-	int64_t before = max64(0, 2 * from - to);
-	if (before == from)
+	int64_t start = max64(0, 2 * from - to);
+	if (start == from)
 		return 0;
-	return fabs(set_mean(j, CONTROL, before, from) - set_mean(j, CONTROL, from, to));
+	return fabs(set_mean(j, CONTROL, start, from) - set_mean(j, CONTROL, from, to));
 }
 
+/* Estimates the difference of two curves with different batches. The error has an assumed part. */
 static struct estimate estimate_alone(const struct judging *j, const double *control,
 	const double *test, int64_t from, int64_t n, enum functional f)
 {
-	double noise = step_noise(control, n), other = step_noise(test, n);
-	double fall = ASSUMED_FALL * fall_before(j, from, from + n);
-	double each = noise * noise / (double)n, both = other * other / (double)n;
+	double noise = step_noise(control, n), test_noise = step_noise(test, n);
+	double fall = ASSUMED_FALL * previous_fall(j, from, from + n);
+	double control_part = noise * noise / (double)n,
+	       test_part = test_noise * test_noise / (double)n;
 	/* (the mean of independent runs varies less) */
-	double units = 1.0 / j->n_seeds[CONTROL] + 1.0 / j->n_seeds[TEST];
+	double runs = 1.0 / j->n_seeds[CONTROL] + 1.0 / j->n_seeds[TEST];
 	double loss_noise = j->noise_of_loss * fabs(mean_of(control, n));
 	double seed = ASSUMED_NOISE * fmax(noise, loss_noise) * sqrt(j->n_seeds[CONTROL]);
-	double se = sqrt(each + both + units * (seed * seed + fall * fall));
+	double se = sqrt(control_part + test_part + runs * (seed * seed + fall * fall));
 	if (f == MEAN)
 		return (struct estimate){
 			mean_of(test, n) - mean_of(control, n), se, MAX_DF + 1};
@@ -171,7 +172,7 @@ static struct estimate estimate_curves(
 	scoped_ptr double *test = mean_curve(j, TEST, from, to - from);
 	struct estimate e =
 		j->design == DESIGN_SAME_BATCHES
-			? estimate_same(j, control, test, from, to - from, f)
+			? estimate_same_batches(j, control, test, from, to - from, f)
 			: estimate_alone(j, control, test, from, to - from, f);
 	return e;
 }
@@ -179,10 +180,10 @@ static struct estimate estimate_curves(
 struct estimate estimate_difference(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
-	bool several = j->design == DESIGN_PAIRED || j->design == DESIGN_REPLICAS;
-	struct estimate e = several ? estimate_units(j, from, to, f)
-				    : estimate_curves(j, from, to, f);
-	/* Replicas may have equal bits, or equal digits. */
+	bool has_units = j->design == DESIGN_PAIRED || j->design == DESIGN_REPLICAS;
+	struct estimate e = has_units ? estimate_units(j, from, to, f)
+				      : estimate_curves(j, from, to, f);
+	/* (replicas may have equal bits or digits, which would give an error of 0) */
 	double min_se = j->resolution * fabs(set_mean(j, CONTROL, from, to));
 	if (j->resolution > FLOAT_RESOLUTION && rounding_averages(j, from, to))
 		min_se /= sqrt((double)(to - from));

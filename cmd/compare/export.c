@@ -15,20 +15,20 @@
 enum { CSV = 1, JSONL, EVENTS };
 const char *const export_names[] = {"auto", "csv", "jsonl", "events", NULL};
 
-int export_format(const char *path, int format, struct err *e)
+int export_choose_format(const char *path, int format, struct err *e)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	bool events = strstr(name, "tfevents") || !*name || file_is_directory(path) ||
-		      !strchr(name, '.');
+	bool is_events = strstr(name, "tfevents") || !*name || file_is_directory(path) ||
+			 !strchr(name, '.');
 	if (!format)
 		format = !strcmp(path, "-") || text_ends(path, ".csv") ? CSV
 			 : text_ends(path, ".jsonl")		       ? JSONL
-			 : events				       ? EVENTS
+			 : is_events				       ? EVENTS
 								       : 0;
 	if (!format)
 		return err_set(e, EX_USAGE,
 			"export: '%s' is neither a .csv or .jsonl file nor a directory; "
-			"choose the format by --export-format",
+			"specify --export-format",
 			path);
 	return format == EVENTS && !strcmp(path, "-")
 		       ? err_set(e, EX_USAGE,
@@ -36,28 +36,27 @@ int export_format(const char *path, int format, struct err *e)
 		       : format;
 }
 
-/* ---- values ------------------------------------------------------------------------ */
-
 struct exporting {
 	const struct run_log *logs;
 	int n;
 	struct strs columns, runs; /* names; runs: unique */
-	int *index; /* [columns]: numbers in the log being written, or -1 */
+	int *index; /* [columns]: column number in the log being written, or -1 */
 };
 
-/* Returns a value to write. Journals of pt-train have the shortest text of a float, which reads as
- * another double. */
+/* Returns the value of a column in row i as a float, if pt-train logged a float: its journals have
+ * the shortest text of the float, which reads as another double. */
 static double exported_value(const struct run_log *l, int64_t i, int c)
 {
 	double v = run_log_value(l, i, c);
-	bool own = log_is_own(l);
-	return own && c < N_COLUMNS && columns[c].kind == COLUMN_EXACT ? (double)(float)v
-								       : v;
+	bool is_from_pt = log_is_from_pt(l);
+	return is_from_pt && c < N_COLUMNS && columns[c].kind == COLUMN_EXACT
+		       ? (double)(float)v
+		       : v;
 }
 
-/* Prints whole numbers, such as bytes, without an exponent. JSON reads -0 as an integer, which has
- * no sign. */
-static void put_number(struct str *out, double v)
+/* Appends a number. Whole numbers, such as bytes, have no exponent. -0 becomes -0.0, since JSON
+ * reads -0 as an integer, which has no sign. */
+static void append_number(struct str *out, double v)
 {
 	char num[NUM_TEXT];
 	if (v == 0 && signbit(v))
@@ -68,7 +67,7 @@ static void put_number(struct str *out, double v)
 		str_puts(out, text_double(num, v));
 }
 
-static bool row_has_values(const struct exporting *x, const struct run_log *l, int64_t i)
+static bool has_row_values(const struct exporting *x, const struct run_log *l, int64_t i)
 {
 	for (int64_t k = 0; k < x->columns.n; k++)
 		if (run_log_has(l, i, x->index[k]))
@@ -81,7 +80,7 @@ static int64_t step_of(const struct run_log *l, int64_t i)
 	return (int64_t)run_log_value(l, i, COL_STEP);
 }
 
-/* Adds a name; with a number if it exists already. */
+/* Appends a name to the list; "NAME-2" and so on if it is already in the list. */
 static void add_unique(struct strs *names, const char *name)
 {
 	scoped_str s = {0};
@@ -93,7 +92,7 @@ static void add_unique(struct strs *names, const char *name)
 	strs_add(names, s.s);
 }
 
-static void add_all_columns(struct exporting *x)
+static void list_all_columns(struct exporting *x)
 {
 	for (int i = 0; i < x->n; i++)
 		for (int c = COL_STEP + 1; c < x->logs[i].n_columns; c++) {
@@ -102,22 +101,20 @@ static void add_all_columns(struct exporting *x)
 				strs_find(&x->columns, name) < 0)
 				strs_add(&x->columns, name);
 		}
-	curve_columns(x->logs, x->n, &x->columns);
+	curve_list_columns(x->logs, x->n, &x->columns);
 }
 
-static void index_columns(struct exporting *x, int log)
+/* Sets x->index for a log. */
+static void find_columns(struct exporting *x, int log)
 {
 	for (int64_t k = 0; k < x->columns.n; k++)
 		x->index[k] = run_log_find(&x->logs[log], x->columns.v[k]);
 }
 
-/* ---- output ------------------------------------------------------------------------ */
-
 struct output {
 	int fd;
 	struct str text; /* not written yet */
-	int rc;		 /* -1: failed, with errno in `why` */
-	int why;
+	int rc, why;	 /* rc -1: a write failed with errno `why` */
 };
 
 /* Writes the text if it has at least `min` bytes. */
@@ -133,6 +130,7 @@ static void flush_text(struct output *o, size_t min)
 typedef void write_log_fn(const struct exporting *x, int log, struct output *o);
 enum { FLUSH_BYTES = 1 << 20 };
 
+/* Writes a file with all logs, or with the log `only` if it is not negative. */
 static int write_file(struct exporting *x, const char *path, const struct str *head,
 	write_log_fn *write_log, int only, struct err *e)
 {
@@ -143,7 +141,7 @@ static int write_file(struct exporting *x, const char *path, const struct str *h
 	str_add(&o.text, head->s, head->len);
 	for (int i = 0; i < x->n; i++)
 		if (only < 0 || i == only) {
-			index_columns(x, i);
+			find_columns(x, i);
 			write_log(x, i, &o);
 		}
 	flush_text(&o, 1);
@@ -160,18 +158,18 @@ static int write_file(struct exporting *x, const char *path, const struct str *h
 /* ---- CSV --------------------------------------------------------------------------- */
 
 /* Appends a CSV field. Line breaks become blanks, for readers that split the file into lines. */
-static void put_field(struct str *out, const char *s)
+static void append_field(struct str *out, const char *s)
 {
-	bool quoted =
+	bool is_quoted =
 		!*s || strpbrk(s, "\",;\t\r\n") || strchr("# '", *s) || text_ends(s, " ");
-	if (quoted)
+	if (is_quoted)
 		str_putc(out, '"');
 	for (; *s; s++) {
 		if (*s == '"')
 			str_putc(out, '"');
 		str_putc(out, *s == '\n' || *s == '\r' ? ' ' : *s);
 	}
-	if (quoted)
+	if (is_quoted)
 		str_putc(out, '"');
 }
 
@@ -179,17 +177,18 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		if (!row_has_values(x, l, i))
+		if (!has_row_values(x, l, i))
 			continue;
 		if (x->n > 1) {
-			put_field(&o->text, x->runs.v[log]);
+			append_field(&o->text, x->runs.v[log]);
 			str_putc(&o->text, ',');
 		}
 		str_printf(&o->text, "%lld", (long long)step_of(l, i));
 		for (int64_t k = 0; k < x->columns.n; k++) {
 			str_putc(&o->text, ',');
 			if (run_log_has(l, i, x->index[k]))
-				put_number(&o->text, exported_value(l, i, x->index[k]));
+				append_number(
+					&o->text, exported_value(l, i, x->index[k]));
 		}
 		str_putc(&o->text, '\n');
 		flush_text(o, FLUSH_BYTES);
@@ -207,26 +206,24 @@ static int write_csv(struct exporting *x, const char *path, struct err *e)
 	str_puts(&head, x->n > 1 ? "run,step" : "step");
 	for (int64_t k = 0; k < x->columns.n; k++) {
 		str_putc(&head, ',');
-		put_field(&head, x->columns.v[k]);
+		append_field(&head, x->columns.v[k]);
 	}
 	str_putc(&head, '\n');
 	return write_file(x, path, &head, write_csv_log, -1, e);
 }
 
-/* ---- JSON lines -------------------------------------------------------------------- */
-
-/* JSON has no NaN and no infinity. */
-static void put_json_number(struct str *out, double v)
+/* Appends a number; NaN and infinity, which JSON lacks, as strings. */
+static void append_json_number(struct str *out, double v)
 {
 	if (isfinite(v))
-		put_number(out, v);
+		append_number(out, v);
 	else
 		str_puts(out, isnan(v) ? "\"NaN\""
 			      : v > 0  ? "\"Infinity\""
 				       : "\"-Infinity\"");
 }
 
-static char *quote(const char *s)
+static char *quote_json(const char *s)
 {
 	json_auto_t *j = text_json(s);
 	return json_dumps(j, JSON_ENCODE_ANY);
@@ -237,11 +234,12 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 	const struct run_log *l = &x->logs[log];
 	scoped_strs keys = {0};
 	for (int64_t k = -1; k < x->columns.n; k++) {
-		scoped_ptr char *key = quote(k < 0 ? x->runs.v[log] : x->columns.v[k]);
+		scoped_ptr char *key =
+			quote_json(k < 0 ? x->runs.v[log] : x->columns.v[k]);
 		strs_add(&keys, key);
 	}
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		if (!row_has_values(x, l, i))
+		if (!has_row_values(x, l, i))
 			continue;
 		str_putc(&o->text, '{');
 		if (x->n > 1)
@@ -251,7 +249,7 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 			if (!run_log_has(l, i, x->index[k]))
 				continue;
 			str_printf(&o->text, ", %s: ", keys.v[k + 1]);
-			put_json_number(&o->text, exported_value(l, i, x->index[k]));
+			append_json_number(&o->text, exported_value(l, i, x->index[k]));
 		}
 		str_puts(&o->text, "}\n");
 		flush_text(o, FLUSH_BYTES);
@@ -260,7 +258,7 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 
 /* ---- event files ------------------------------------------------------------------- */
 
-/* Returns true if some value is not a float, the type TensorBoard itself writes. */
+/* Returns true if a value of a column is not a float, the type that TensorBoard itself writes. */
 static bool needs_doubles(const struct run_log *l, int c)
 {
 	for (int64_t i = 0; i < l->n_rows; i++) {
@@ -271,7 +269,7 @@ static bool needs_doubles(const struct run_log *l, int c)
 	return false;
 }
 
-/* The time of an event is the time of all steps so far, since logs do not record the wall clock. */
+/* Writes a log as events; their time is the time of all steps so far: logs have no wall clock. */
 static void write_events_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
@@ -283,8 +281,8 @@ static void write_events_log(const struct exporting *x, int log, struct output *
 	tfevents_put_begin(&o->text, 0, 0);
 	for (int64_t k = 0; k < x->columns.n; k++) {
 		int c = x->index[k];
-		bool tagged = c >= 0 && c < N_COLUMNS && columns[c].tag;
-		all[k].tag = tagged ? columns[c].tag : x->columns.v[k];
+		bool has_tag = c >= 0 && c < N_COLUMNS && columns[c].tag;
+		all[k].tag = has_tag ? columns[c].tag : x->columns.v[k];
 		all[k].wide = c >= 0 && needs_doubles(l, c);
 	}
 	for (int64_t i = 0; i < l->n_rows; i++) {
@@ -307,10 +305,10 @@ static char *directory_name(const char *run)
 	enum { MAX_LEN = 200 };
 	char *name = xstrdup(run);
 	for (char *p = name; *p; p++) {
-		bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
-			     (*p >= '0' && *p <= '9') || strchr("_-+=", *p) ||
-			     (*p == '.' && p > name);
-		if (!plain)
+		bool is_plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+				(*p >= '0' && *p <= '9') || strchr("_-+=", *p) ||
+				(*p == '.' && p > name);
+		if (!is_plain)
 			*p = '_';
 	}
 	name[strnlen(name, MAX_LEN)] = '\0';
@@ -321,13 +319,14 @@ static char *directory_name(const char *run)
 static int check_directory(const char *path, struct err *e)
 {
 	scoped_dir *d = opendir(path);
-	bool there = false;
+	bool has_events = false;
 	for (struct dirent *f; d && (f = readdir(d));)
-		there |= strstr(f->d_name, "tfevents") != NULL;
-	return there ? err_set(e, EX_USAGE,
-			       "export: '%s' has event files already; give a new directory",
-			       path)
-		     : 0;
+		has_events |= strstr(f->d_name, "tfevents") != NULL;
+	return has_events
+		       ? err_set(e, EX_USAGE,
+				 "export: '%s' already has event files; specify a new directory",
+				 path)
+		       : 0;
 }
 
 static int write_events_directory(
@@ -339,25 +338,27 @@ static int write_events_directory(
 	       write_file(x, path, &(struct str){0}, write_events_log, log, e);
 }
 
+/* Writes an event file, a directory for one run, or a directory of directories. */
 static int write_events(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_strs directories = {0};
 	const char *slash = strrchr(path, '/');
-	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_directory(path);
+	bool is_file =
+		strstr(slash ? slash : path, "tfevents") && !file_is_directory(path);
 	int rc = 0;
-	if (file && x->n > 1)
+	if (is_file && x->n > 1)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is an event file, which holds one run; give a directory",
+			"export: '%s' is an event file, which holds one run; specify a directory",
 			path);
-	if (file)
+	if (is_file)
 		return write_file(x, path, &(struct str){0}, write_events_log, 0, e);
 	if (x->n == 1)
 		return write_events_directory(x, path, 0, e);
 	for (int i = 0; i < x->n && !rc; i++) {
 		scoped_ptr char *name = directory_name(x->runs.v[i]);
 		add_unique(&directories, name);
-		scoped_ptr char *to = text_printf("%s/%s", path, directories.v[i]);
-		rc = write_events_directory(x, to, i, e);
+		scoped_ptr char *directory = text_printf("%s/%s", path, directories.v[i]);
+		rc = write_events_directory(x, directory, i, e);
 	}
 	return rc;
 }
@@ -370,11 +371,11 @@ int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 		if (strs_find(&x.columns, chosen->v[k]) < 0)
 			strs_add(&x.columns, chosen->v[k]);
 	if (!chosen->n)
-		add_all_columns(&x);
+		list_all_columns(&x);
 	for (int i = 0; i < n; i++)
 		add_unique(&x.runs, run_log_brief(&logs[i]));
 	x.index = xcalloc((size_t)x.columns.n + 2, sizeof(*x.index));
-	format = export_format(path, format, e);
+	format = export_choose_format(path, format, e);
 	int rc = format < 0	 ? -1
 		 : format == CSV ? write_csv(&x, path, e)
 		 : format == JSONL

@@ -6,7 +6,7 @@
 extern const char *const export_names[]; /* "auto", then the formats; ends with NULL */
 
 /* Returns the format; if `format` is 0 (auto), the one that the path implies. -1: *e is set. */
-int export_format(const char *path, int format, struct err *e);
+int export_choose_format(const char *path, int format, struct err *e);
 /* Writes columns of n logs; `columns` empty: all columns with a value. */
 int export_write(const struct run_log *logs, int n, const struct strs *columns,
 	const char *path, int format, struct err *e);

@@ -17,7 +17,8 @@ static int add_pair(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-static void add_text(struct strs *pairs, const char *text, size_t len)
+/* Appends the pairs of key and value of a config. */
+static void add_pairs(struct strs *pairs, const char *text, size_t len)
 {
 	struct err ignored;
 	if (text)
@@ -26,12 +27,12 @@ static void add_text(struct strs *pairs, const char *text, size_t len)
 
 static void add_options(struct strs *pairs, const struct run_log *l)
 {
-	add_text(pairs, l->config.s, l->config.len);
+	add_pairs(pairs, l->config.s, l->config.len);
 	if (l->info.invocation)
-		add_text(pairs, l->info.invocation, strlen(l->info.invocation));
+		add_pairs(pairs, l->info.invocation, strlen(l->info.invocation));
 }
 
-/* Returns the last value of a key, or NULL. */
+/* Returns the last value of a key in a list of keys and values, or NULL. */
 static const char *find_value(const struct strs *pairs, const char *key)
 {
 	for (int64_t i = pairs->n - 2; i >= 0; i -= 2)
@@ -48,7 +49,7 @@ int report_count_controls(const struct report *r)
 	return n;
 }
 
-void report_words(const struct report_run *run, struct str *out)
+void report_append_words(const struct report_run *run, struct str *out)
 {
 	const char *words = run->verdict       ? run->verdict
 			    : run->control < 0 ? "control"
@@ -56,8 +57,6 @@ void report_words(const struct report_run *run, struct str *out)
 	const char *reason = strstr(words, ": ");
 	str_add(out, words, reason ? (size_t)(reason - words) : strlen(words));
 }
-
-/* ---- techniques -------------------------------------------------------------------- */
 
 static const struct technique {
 	const char *key, *plain; /* plain: the value that is not listed */
@@ -94,10 +93,10 @@ static bool has_axis(const char *layout, const char *axis)
 	return false;
 }
 
-void report_techniques(const struct run_log *l, struct str *out)
+void report_append_techniques(const struct run_log *l, struct str *out)
 {
 	scoped_strs pairs = {0};
-	size_t before = out->len;
+	size_t old_len = out->len;
 	add_options(&pairs, l);
 	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
 		const struct technique *t = &techniques[i];
@@ -105,13 +104,11 @@ void report_techniques(const struct run_log *l, struct str *out)
 		if (!v || !strcmp(v, t->plain) ||
 			(t->axis && !has_axis(l->info.layout, t->axis)))
 			continue;
-		str_puts(out, out->len > before ? ", " : "");
+		str_puts(out, out->len > old_len ? ", " : "");
 		str_printf(out, "%s%s%s", t->only_value ? "" : t->key,
 			t->only_value ? "" : "=", v);
 	}
 }
-
-/* ---- differences ------------------------------------------------------------------- */
 
 /* Returns true for properties that differ between any two runs, whatever their results. */
 static bool is_identity(const char *key)
@@ -138,10 +135,10 @@ static void add_info(struct strs *pairs, const struct run_info *info)
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		if (is_stated(f, info))
 			h5_field_print(&text, f, info);
-	add_text(pairs, text.s, text.len);
+	add_pairs(pairs, text.s, text.len);
 }
 
-/* Adds pairs from NAME=VALUE words, separated by blanks. */
+/* Appends pairs from NAME=VALUE words, separated by blanks. */
 static void add_environment(struct strs *pairs, const char *text)
 {
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *word;
@@ -157,14 +154,14 @@ enum group { GROUP_RUN, GROUP_OPTIONS, GROUP_ARITHMETIC, GROUP_ENVIRONMENT, N_GR
 static const char *const group_names[N_GROUPS] = {
 	"run", "option", "arithmetic", "environment"};
 
-static void read_group(const struct run_log *l, enum group g, struct strs *pairs)
+static void add_group_pairs(const struct run_log *l, enum group g, struct strs *pairs)
 {
 	if (g == GROUP_RUN)
 		add_info(pairs, &l->info);
 	else if (g == GROUP_OPTIONS)
 		add_options(pairs, l);
 	else if (g == GROUP_ARITHMETIC)
-		add_text(pairs, l->arithmetic.s, l->arithmetic.len);
+		add_pairs(pairs, l->arithmetic.s, l->arithmetic.len);
 	else
 		add_environment(pairs, l->info.environment);
 }
@@ -177,45 +174,46 @@ static bool is_listed(const struct differences *d, const char *key)
 	return false;
 }
 
-/* Lists a key, once, if its values differ: many options are part of the arithmetic, too. */
-static void list_if_different(
+/* Adds a difference if the values of a key differ and the key is not yet listed: many options are
+ * part of the arithmetic, too. */
+static void add_if_different(
 	const struct strs *pairs, const char *key, enum group g, struct differences *d)
 {
 	const char *first = find_value(&pairs[0], key);
-	bool differ = false;
-	for (int i = 1; i < d->n_runs && !differ; i++) {
+	bool do_differ = false;
+	for (int i = 1; i < d->n_runs && !do_differ; i++) {
 		const char *v = find_value(&pairs[i], key);
-		differ = !first != !v || (v && strcmp(first, v) != 0);
+		do_differ = !first != !v || (v && strcmp(first, v) != 0);
 	}
-	if (!differ || is_identity(key) || is_listed(d, key))
+	if (!do_differ || is_identity(key) || is_listed(d, key))
 		return;
-	struct difference one = {group_names[g], xstrdup(key),
-		xcalloc((size_t)d->n_runs, sizeof(*one.value))};
+	struct difference entry = {group_names[g], xstrdup(key),
+		xcalloc((size_t)d->n_runs, sizeof(*entry.value))};
 	for (int i = 0; i < d->n_runs; i++) {
 		const char *v = find_value(&pairs[i], key);
-		one.value[i] = v ? xstrdup(v) : NULL;
+		entry.value[i] = v ? xstrdup(v) : NULL;
 	}
 	d->v = xrealloc(d->v, (size_t)(d->n + 1) * sizeof(*d->v));
-	d->v[d->n++] = one;
+	d->v[d->n++] = entry;
 }
 
-void differences_find(const struct report *r, struct differences *d)
+void differences_init(const struct report *r, struct differences *d)
 {
 	*d = (struct differences){.n_runs = r->n};
 	scoped_ptr struct strs *pairs = xcalloc((size_t)r->n, sizeof(*pairs));
 	for (enum group g = 0; g < N_GROUPS; g++) {
 		for (int i = 0; i < r->n; i++)
-			read_group(&r->logs[i], g, &pairs[i]);
+			add_group_pairs(&r->logs[i], g, &pairs[i]);
 		for (int i = 0; i < r->n; i++)
 			for (int64_t k = 0; k < pairs[i].n; k += 2)
 				if (i == 0 || !find_value(&pairs[0], pairs[i].v[k]))
-					list_if_different(pairs, pairs[i].v[k], g, d);
+					add_if_different(pairs, pairs[i].v[k], g, d);
 		for (int i = 0; i < r->n; i++)
 			strs_free(&pairs[i]);
 	}
 }
 
-void differences_free(struct differences *d)
+void differences_release(struct differences *d)
 {
 	for (int64_t i = 0; i < d->n; i++) {
 		for (int k = 0; k < d->n_runs; k++)

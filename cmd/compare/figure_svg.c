@@ -3,46 +3,42 @@
 #include "compare/report.h"
 
 #include <math.h>
-#include <stdlib.h>
 
-/* ---- strokes ----------------------------------------------------------------------- */
-
-void figure_stroke(const struct series_list *l, int series, struct str *out)
+void figure_print_stroke(const struct series_list *l, int series, struct str *out)
 {
 	enum { CONTROLS = 3, TESTS = 8 };
 	static const char *const dashes[] = {
 		"", ";stroke-dasharray:7 3", ";stroke-dasharray:2 3"};
 	const struct curve_series *s = &l->v[series];
-	int before = 0;
+	int n_before = 0;
 	for (int i = 0; i < series; i++)
-		before += l->v[i].control == s->control;
+		n_before += l->v[i].is_control == s->is_control;
 	/* wide controls under ever thinner tests, so that equal curves are all visible */
-	if (s->control)
-		str_printf(out, "color:var(--k%d);--w:4", before % CONTROLS);
+	if (s->is_control)
+		str_printf(out, "color:var(--k%d);--w:4", n_before % CONTROLS);
 	else
-		str_printf(out, "color:var(--t%d);--w:%.2g%s", before % TESTS,
-			fmax(1.3, 2.6 - 0.4 * before),
-			dashes[before / TESTS % (int)ARRAY_LEN(dashes)]);
+		str_printf(out, "color:var(--t%d);--w:%.2g%s", n_before % TESTS,
+			fmax(1.3, 2.6 - 0.4 * n_before),
+			dashes[n_before / TESTS % (int)ARRAY_LEN(dashes)]);
 }
-
-/* ---- lines ------------------------------------------------------------------------- */
 
 enum { MANY_SERIES = 8 };
 enum { SIZE = 1000 }; /* units of a picture, in both directions */
 
-static void put_place(struct str *out, char pen, double x, double y)
+/* Appends a point of a path in units of the picture; x and y are 0 to 1 inside of it. */
+static void append_point(struct str *out, char pen, double x, double y)
 {
-	/* (what is far outside is invisible) */
+	/* (limited: points far outside of the picture are invisible) */
 	x = fmax(-SIZE, fmin(2 * SIZE, x * SIZE));
 	y = fmax(-9 * SIZE, fmin(9 * SIZE, SIZE - y * SIZE));
 	str_printf(out, "%c%.4g %.4g", pen, x + 0.0, y + 0.0);
 }
 
-static void put_line(struct str *out, const struct figure_curve *c, const struct scale *x,
-	const struct scale *y)
+static void append_line(struct str *out, const struct figure_curve *c,
+	const struct scale *x, const struct scale *y)
 {
 	for (int64_t k = 0; k < c->n; k++)
-		put_place(out, k ? 'L' : 'M', scale_at(x, c->p[k].x),
+		append_point(out, k ? 'L' : 'M', scale_at(x, c->p[k].x),
 			scale_at(y, c->p[k].y));
 	if (c->n == 1) /* a dot: the end of a line is round */
 		str_puts(out, "h0");
@@ -56,39 +52,37 @@ static bool has_band(const struct figure_curve *c)
 	return false;
 }
 
-static void put_band(struct str *out, const struct figure_curve *c, const struct scale *x,
-	const struct scale *y)
+static void append_band(struct str *out, const struct figure_curve *c,
+	const struct scale *x, const struct scale *y)
 {
 	for (int64_t k = 0; k < c->n; k++)
-		put_place(out, k ? 'L' : 'M', scale_at(x, c->p[k].x),
+		append_point(out, k ? 'L' : 'M', scale_at(x, c->p[k].x),
 			scale_at(y, c->p[k].high));
 	for (int64_t k = c->n - 1; k >= 0; k--)
-		put_place(out, 'L', scale_at(x, c->p[k].x), scale_at(y, c->p[k].low));
+		append_point(out, 'L', scale_at(x, c->p[k].x), scale_at(y, c->p[k].low));
 }
 
-static void put_curve(
+static void print_curve(
 	const struct figures *f, const struct figure *fig, int series, struct str *out)
 {
 	const struct figure_curve *c = &fig->series[series];
 	if (!c->n)
 		return;
 	str_printf(out, "<g class=\"series s%d\" style=\"", series);
-	figure_stroke(&f->list, series, out);
+	figure_print_stroke(&f->list, series, out);
 	str_puts(out, "\">");
 	/* (bands of single runs would hide the curves if there are many) */
 	if (has_band(c) && (f->list.n <= MANY_SERIES || f->list.v[series].n > 1)) {
 		str_puts(out, "<path class=\"band\" d=\"");
-		put_band(out, c, &f->x, &fig->y);
+		append_band(out, c, &f->x, &fig->y);
 		str_puts(out, "\"/>");
 	}
 	str_puts(out, "<path class=\"curve\" d=\"");
-	put_line(out, c, &f->x, &fig->y);
+	append_line(out, c, &f->x, &fig->y);
 	str_puts(out, "\"/></g>\n");
 }
 
-/* ---- a figure ---------------------------------------------------------------------- */
-
-static void put_labels(struct str *out, const char *class, const char *side,
+static void print_labels(struct str *out, const char *class, const char *side,
 	const struct ticks *t, const struct scale *s)
 {
 	str_printf(out, "<div class=\"%s\">", class);
@@ -98,7 +92,8 @@ static void put_labels(struct str *out, const char *class, const char *side,
 	str_puts(out, "</div>\n");
 }
 
-static void put_grid(struct str *out, const struct figures *f, const struct figure *fig,
+/* Prints grid lines, and sets t[] to the ticks of the axes. */
+static void print_grid(struct str *out, const struct figures *f, const struct figure *fig,
 	struct ticks t[2])
 {
 	ticks_of(&f->x, 5, &t[0]);
@@ -110,12 +105,12 @@ static void put_grid(struct str *out, const struct figures *f, const struct figu
 	for (int i = 0; i < t[0].n; i++)
 		str_printf(out, "M%.4g 0v%d", SIZE * scale_at(&f->x, t[0].v[i]), SIZE);
 	str_puts(out, "\"/>\n");
-	if (fig->difference)
+	if (fig->is_difference)
 		str_printf(out, "<path class=\"zero\" d=\"M0 %.4gh%d\"/>\n",
 			SIZE - SIZE * scale_at(&fig->y, 0), SIZE);
 }
 
-void figure_svg(const struct figures *f, int number, struct str *out)
+void figure_print_svg(const struct figures *f, int number, struct str *out)
 {
 	const struct figure *fig = &f->v[number];
 	struct ticks t[2];
@@ -132,17 +127,17 @@ void figure_svg(const struct figures *f, int number, struct str *out)
 		"tabindex=\"0\" role=\"img\" aria-label=\"");
 	html_text(out, fig->title);
 	str_printf(out, " over %s\">\n", curve_axis_names[f->r->axis]);
-	put_grid(out, f, fig, t);
+	print_grid(out, f, fig, t);
 	for (int i = 0; i < f->list.n; i++)
-		put_curve(f, fig, i, out);
+		print_curve(f, fig, i, out);
 	str_puts(out, "</svg></div>\n");
-	put_labels(out, "y", "bottom", &t[1], &fig->y);
-	put_labels(out, "x", "left", &t[0], &f->x);
+	print_labels(out, "y", "bottom", &t[1], &fig->y);
+	print_labels(out, "x", "left", &t[0], &f->x);
 	str_puts(out, "</figure>\n");
 	str_free(&note);
 }
 
-void figure_spark(const struct figures *f, int run, struct str *out)
+void figure_print_spark(const struct figures *f, int run, struct str *out)
 {
 	enum { POINTS = 60 };
 	struct figure_curve c = {0};
@@ -150,30 +145,31 @@ void figure_spark(const struct figures *f, int run, struct str *out)
 	int series = 0;
 	while (run >= f->list.v[series].first + f->list.v[series].n)
 		series++;
-	const struct curve_series one = {run, 1, false, NULL};
-	if (!series_points(&f->list, &one, f->r->column, f->r->axis, &c.p, &c.n, &e))
+	const struct curve_series single = {run, 1, false, NULL};
+	if (!series_get_points(
+		    &f->list, &single, f->r->column, f->r->axis, &c.p, &c.n, &e))
 		c.n = series_thin(c.p, c.n, POINTS);
 	str_puts(out,
 		"<svg class=\"spark\" viewBox=\"0 0 1000 1000\" "
 		"preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"curve\" style=\"");
-	figure_stroke(&f->list, series, out);
+	figure_print_stroke(&f->list, series, out);
 	str_puts(out, "\" d=\"");
-	put_line(out, &c, &f->x, &f->v[0].y);
+	append_line(out, &c, &f->x, &f->v[0].y);
 	str_puts(out, "\"/></svg>");
 	free(c.p);
 }
 
-void figure_legend(const struct figures *f, struct str *out)
+void figure_print_legend(const struct figures *f, struct str *out)
 {
 	str_puts(out, "<ul class=\"legend\">\n");
 	for (int i = 0; i < f->list.n; i++) {
 		const struct curve_series *s = &f->list.v[i];
 		str_printf(out,
 			"<li><svg class=\"sample\" aria-hidden=\"true\"><path class=\"curve\" d=\"M2 6h24\" style=\"");
-		figure_stroke(&f->list, i, out);
+		figure_print_stroke(&f->list, i, out);
 		str_puts(out, "\"/></svg>");
 		html_element(out, "bdi", NULL, s->name);
-		if (s->control && s->n == 1)
+		if (s->is_control && s->n == 1)
 			str_puts(out, " (control)");
 		if (f->lacks_axis[i])
 			str_printf(out, " (no %s)", curve_axis_names[f->r->axis]);

@@ -2,8 +2,6 @@
 #include "compare/report.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Figures on a page; a log of another program may have a thousand columns. */
 enum { MAX_FIGURES = 18 };
@@ -20,16 +18,14 @@ static int64_t points_per_curve(const struct budget *b, int64_t curves)
 	return max64(b->min, min64(b->max, b->all / max64(curves, 1)));
 }
 
-void report_series(const struct report *r, struct series_list *l)
+void report_list_series(const struct report *r, struct series_list *l)
 {
 	const struct series_opts o = {report_count_controls(r), r->one_set, false};
 	series_list_init(l, r->logs, r->n, &o);
 }
 
-/* ---- ranges ------------------------------------------------------------------------ */
-
-/* Extends the whole and the settled range to a curve's band. */
-static void add_range(
+/* Extends both ranges to a curve's band; settled: the range of its settled part. */
+static void extend_ranges(
 	const struct figure_curve *c, struct scale *whole, struct scale *settled)
 {
 	struct graph_point *v = xmalloc((size_t)(2 * c->n + 1) * sizeof(*v));
@@ -43,13 +39,13 @@ static void add_range(
 	free(v);
 }
 
-/* Sets a figure's vertical range, with some padding, and counts the points outside it. */
-static void find_range(struct figure *f, int n_series, bool all)
+/* Sets a figure's vertical range, padded, and counts the points outside; all: show all values. */
+static void set_range(struct figure *f, int n_series, bool all)
 {
 	struct scale none = {INFINITY, -INFINITY, false}, whole = none, settled = none;
 	for (int i = 0; i < n_series; i++)
-		add_range(&f->series[i], &whole, &settled);
-	if (f->difference) { /* includes the line at zero */
+		extend_ranges(&f->series[i], &whole, &settled);
+	if (f->is_difference) { /* includes the line at zero */
 		whole = (struct scale){fmin(0, whole.low), fmax(0, whole.high), false};
 		settled = (struct scale){
 			fmin(0, settled.low), fmax(0, settled.high), false};
@@ -69,14 +65,12 @@ static void find_range(struct figure *f, int n_series, bool all)
 	}
 }
 
-/* ---- curves ------------------------------------------------------------------------ */
-
 static bool read_curve(struct figures *f, const struct curve_series *s,
 	const char *column, struct figure_curve *c)
 {
 	struct err e;
 	*c = (struct figure_curve){0};
-	return !series_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
+	return !series_get_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
 }
 
 static void thin_curve(struct figure_curve *c, int64_t max)
@@ -86,8 +80,9 @@ static void thin_curve(struct figure_curve *c, int64_t max)
 		c->p = xrealloc(c->p, (size_t)c->n * sizeof(*c->p));
 }
 
-/* Replaces the test by test - control, in the steps that both have. */
-static void subtract(struct figure_curve *test, const struct figure_curve *control)
+/* Replaces the values of the test by test - control, at the steps that both have. */
+static void subtract_control(
+	struct figure_curve *test, const struct figure_curve *control)
 {
 	int64_t n = 0;
 	for (int64_t i = 0, j = 0; i < control->n && j < test->n;) {
@@ -103,57 +98,59 @@ static void subtract(struct figure_curve *test, const struct figure_curve *contr
 	test->n = n;
 }
 
-static struct figure *add_figure(struct figures *f, const char *column, bool difference)
+static struct figure *add_figure(
+	struct figures *f, const char *column, bool is_difference)
 {
-	struct figure *to = &f->v[f->n++];
+	struct figure *fig = &f->v[f->n++];
 	struct str title = {0};
-	str_printf(&title, "%s%s", column, difference ? ": test − control" : "");
-	*to = (struct figure){.title = title.s, .difference = difference};
-	to->series = xcalloc((size_t)f->list.n, sizeof(*to->series));
-	to->runs = xcalloc((size_t)f->list.n_runs, sizeof(*to->runs));
-	return to;
+	str_printf(&title, "%s%s", column, is_difference ? ": test − control" : "");
+	*fig = (struct figure){.title = title.s, .is_difference = is_difference};
+	fig->series = xcalloc((size_t)f->list.n, sizeof(*fig->series));
+	fig->runs = xcalloc((size_t)f->list.n_runs, sizeof(*fig->runs));
+	return fig;
 }
 
-static void add_column(struct figures *f, const char *column, int64_t n_columns)
+/* Adds the figure of a column, with its curves thinned to the budget of the page. */
+static void add_column_figure(struct figures *f, const char *column, int64_t n_columns)
 {
-	bool first = f->n == 0;
+	bool is_first = f->n == 0;
 	int n = f->list.n;
-	struct figure *to = add_figure(f, column, false);
-	int64_t max = first ? points_per_curve(&main_budget, n)
-			    : points_per_curve(&other_budget, n * n_columns);
+	struct figure *fig = add_figure(f, column, false);
+	int64_t max = is_first ? points_per_curve(&main_budget, n)
+			       : points_per_curve(&other_budget, n * n_columns);
 	int64_t run_max = points_per_curve(&run_budget, f->list.n_runs * n_columns);
 	for (int i = 0; i < n; i++) {
 		const struct curve_series *s = &f->list.v[i];
-		f->lacks_axis[i] |= !read_curve(f, s, column, &to->series[i]);
-		thin_curve(&to->series[i], max);
+		f->lacks_axis[i] |= !read_curve(f, s, column, &fig->series[i]);
+		thin_curve(&fig->series[i], max);
 		for (int k = s->first; k < s->first + s->n && s->n > 1; k++) {
-			const struct curve_series one = {k, 1, s->control, NULL};
-			read_curve(f, &one, column, &to->runs[k]);
-			thin_curve(&to->runs[k], run_max);
+			const struct curve_series single = {k, 1, s->is_control, NULL};
+			read_curve(f, &single, column, &fig->runs[k]);
+			thin_curve(&fig->runs[k], run_max);
 		}
 	}
-	find_range(to, n, f->r->whole_range);
+	set_range(fig, n, f->r->whole_range);
 }
 
-/* Adds the figure of the differences between each other series and the first, the controls. */
-static void add_difference(struct figures *f)
+/* Adds the figure of the differences between each series and the first one, the controls. */
+static void add_difference_figure(struct figures *f)
 {
 	int n = f->list.n;
 	struct figure_curve control;
 	if (n < 2)
 		return;
-	struct figure *to = add_figure(f, f->r->column, true);
+	struct figure *fig = add_figure(f, f->r->column, true);
 	read_curve(f, &f->list.v[0], f->r->column, &control);
 	for (int i = 1; i < n; i++) {
-		read_curve(f, &f->list.v[i], f->r->column, &to->series[i]);
-		subtract(&to->series[i], &control);
-		thin_curve(&to->series[i], points_per_curve(&main_budget, n));
+		read_curve(f, &f->list.v[i], f->r->column, &fig->series[i]);
+		subtract_control(&fig->series[i], &control);
+		thin_curve(&fig->series[i], points_per_curve(&main_budget, n));
 	}
 	free(control.p);
-	find_range(to, n, f->r->whole_range);
+	set_range(fig, n, f->r->whole_range);
 }
 
-static void find_x_range(struct figures *f)
+static void set_x_range(struct figures *f)
 {
 	f->x = (struct scale){INFINITY, -INFINITY, false};
 	for (int i = 0; i < f->n; i++)
@@ -172,26 +169,26 @@ void figures_init(struct figures *f, const struct report *r)
 {
 	struct strs names = {0};
 	*f = (struct figures){.r = r};
-	report_series(r, &f->list);
+	report_list_series(r, &f->list);
 	f->v = xcalloc(MAX_FIGURES + 2, sizeof(*f->v));
 	f->lacks_axis = xcalloc((size_t)f->list.n, sizeof(*f->lacks_axis));
-	curve_columns(r->logs, r->n, &names);
+	curve_list_columns(r->logs, r->n, &names);
 	int64_t n_columns = min64(names.n, MAX_FIGURES);
-	add_column(f, r->column, n_columns);
-	add_difference(f);
+	add_column_figure(f, r->column, n_columns);
+	add_difference_figure(f);
 	for (int64_t i = 0; i < names.n; i++) {
 		if (!strcmp(names.v[i], r->column))
 			continue;
 		if (f->n < MAX_FIGURES)
-			add_column(f, names.v[i], n_columns);
+			add_column_figure(f, names.v[i], n_columns);
 		else
 			strs_add(&f->left_out, names.v[i]);
 	}
-	find_x_range(f);
+	set_x_range(f);
 	strs_free(&names);
 }
 
-void figures_free(struct figures *f)
+void figures_release(struct figures *f)
 {
 	for (int i = 0; i < f->n; i++) {
 		for (int k = 0; k < f->list.n; k++)
@@ -205,5 +202,5 @@ void figures_free(struct figures *f)
 	free(f->v);
 	free(f->lacks_axis);
 	strs_free(&f->left_out);
-	series_list_free(&f->list);
+	series_list_release(&f->list);
 }

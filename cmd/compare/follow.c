@@ -11,13 +11,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A log that is followed. */
 struct source {
 	const char *path;
 	struct run_log *log;
-	char file[4096];  /* the file to read; empty: the path does not exist yet */
-	int stream, copy; /* a stream is copied to the file; -1: not a stream */
+	char file[4096]; /* the file to read; empty: the path does not exist yet */
+	int stream,
+		copy; /* descriptors of a stream and of its copy in the file; -1: no stream */
 	int64_t n_copied;
-	uint64_t state; /* of the file when it was read */
+	uint64_t state; /* log_state() of the file when it was read */
 	bool ended;
 };
 
@@ -29,8 +31,7 @@ static void on_interrupt(int number)
 	interrupted = 1;
 }
 
-/* ---- opening ----------------------------------------------------------------------- */
-
+/* Opens a stream and a temporary file to copy it to. */
 static int open_stream(struct source *s, struct err *e)
 {
 	bool is_stdin = !strcmp(s->path, "-");
@@ -50,32 +51,30 @@ static int stat_path(const char *path, struct stat *st, struct err *e)
 	return errno == ENOENT ? 0 : err_errno(e, path);
 }
 
-/* Opens what is at the path, once it exists. */
+/* Opens a stream, or sets s->file to the file to read, once the path exists. */
 static int open_source(struct source *s, struct err *e)
 {
 	char file[sizeof(s->file)];
 	struct stat st;
 	bool is_stdin = !strcmp(s->path, "-");
-	int there = is_stdin ? 1 : stat_path(s->path, &st, e);
-	if (there < 1)
-		return there;
+	int exists = is_stdin ? 1 : stat_path(s->path, &st, e);
+	if (exists < 1)
+		return exists;
 	if (is_stdin || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
 		return open_stream(s, e);
-	bool events = S_ISDIR(st.st_mode) && log_state(s->path);
-	bool run = S_ISDIR(st.st_mode) && !events;
-	snprintf(file, sizeof(file), "%s%s", s->path, run ? "/journal.txt" : "");
-	there = run ? stat_path(file, &st, e) : 1;
-	if (there < 1)
-		return there;
-	if (!events && !S_ISREG(st.st_mode))
+	bool has_events = S_ISDIR(st.st_mode) && log_state(s->path);
+	bool is_run = S_ISDIR(st.st_mode) && !has_events;
+	snprintf(file, sizeof(file), "%s%s", s->path, is_run ? "/journal.txt" : "");
+	exists = is_run ? stat_path(file, &st, e) : 1;
+	if (exists < 1)
+		return exists;
+	if (!has_events && !S_ISREG(st.st_mode))
 		return err_set(e, EX_DATAERR, "%s: not a regular file", file);
 	memcpy(s->file, file, sizeof(file));
 	return 0;
 }
 
-/* ---- reading ----------------------------------------------------------------------- */
-
-/* Copies what a stream has so far to its file. */
+/* Copies the available bytes of a stream to its file. */
 static int copy_stream(struct source *s, struct err *e)
 {
 	char bytes[1 << 16];
@@ -90,8 +89,8 @@ static int copy_stream(struct source *s, struct err *e)
 			break;
 		s->n_copied += n;
 		if (write_all(s->copy, bytes, (size_t)n))
-			return err_set(e, EX_IOERR, "%s, copied to %s: %s", s->log->name,
-				s->file, strerror(errno));
+			return err_set(e, EX_IOERR, "%s: cannot copy to %s: %s",
+				s->log->name, s->file, strerror(errno));
 	}
 	return 0;
 }
@@ -111,7 +110,7 @@ static bool is_run_h5(const struct run_log *l)
 	return l->info.format && !strcmp(l->info.format, "pt-run");
 }
 
-/* Reads the whole log again if it has changed. */
+/* Opens a log if necessary, and reads it again if it has changed. */
 static int read_source(struct source *s, const struct follow *f, struct err *e)
 {
 	if (!*s->file && open_source(s, e))
@@ -123,7 +122,7 @@ static int read_source(struct source *s, const struct follow *f, struct err *e)
 		return -1;
 	uint64_t state = *s->file ? log_state(s->file) : 0;
 	if (!state || state == s->state)
-		return 0; /* it may appear, or appear again */
+		return 0; /* (a missing file may appear later) */
 	s->state = state;
 	if (log_read_growing(s->log, s->file, f->how, is_stream, e) < 0)
 		return -1;
@@ -131,8 +130,6 @@ static int read_source(struct source *s, const struct follow *f, struct err *e)
 		s->ended = is_run_h5(s->log) || journal_ended(s->log);
 	return 0;
 }
-
-/* ---- following --------------------------------------------------------------------- */
 
 /* Reads all logs that have changed. Sets *rows to the sum of rows, *ended if all have ended. */
 static int read_sources(struct source *s, int n, const struct follow *f, int64_t *rows,
@@ -149,32 +146,32 @@ static int read_sources(struct source *s, int n, const struct follow *f, int64_t
 	return 0;
 }
 
-/* Sleeps between reads, at most a minute, so that reading long logs takes a fifth of the time. */
+/* Sleeps for four times the seconds worked, 0.5 to 60 s: reading takes a fifth of the time. */
 static void sleep_after(double worked)
 {
 	const double min = 0.5, max = 60;
 	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, min), max)));
 }
 
-/* Reads and judges the logs until there is a reason to stop, *why. */
-static int watch(struct source *s, struct run_log *logs, int n, const struct follow *f,
-	enum follow_end *why, struct err *e)
+/* Reads and judges the logs until there is a reason to stop, which *why is set to. */
+static int read_until_end(struct source *s, struct run_log *logs, int n,
+	const struct follow *f, enum follow_end *why, struct err *e)
 {
 	double last = clock_seconds();
 	int64_t rows = 0, now;
-	bool ended;
+	bool have_ended;
 	for (;;) {
 		double began = clock_seconds();
-		if (read_sources(s, n, f, &now, &ended, e))
+		if (read_sources(s, n, f, &now, &have_ended, e))
 			return -1;
-		bool grown = now != rows;
+		bool has_grown = now != rows;
 		rows = now;
-		last = grown ? clock_seconds() : last;
-		*why = grown && f->judge(f->context, logs, n)  ? FOLLOW_STOPPED
-		       : interrupted			       ? FOLLOW_SIGNAL
-		       : ended				       ? FOLLOW_ENDED
-		       : clock_seconds() - last >= f->patience ? FOLLOW_QUIET
-							       : FOLLOW_CONTINUES;
+		last = has_grown ? clock_seconds() : last;
+		*why = has_grown && f->judge(f->context, logs, n) ? FOLLOW_STOPPED
+		       : interrupted				  ? FOLLOW_SIGNAL
+		       : have_ended				  ? FOLLOW_ENDED
+		       : clock_seconds() - last >= f->patience	  ? FOLLOW_QUIET
+								  : FOLLOW_CONTINUES;
 		if (*why != FOLLOW_CONTINUES)
 			return 0;
 		sleep_after(clock_seconds() - began);
@@ -195,9 +192,9 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	const struct follow *f, enum follow_end *why, struct err *e)
 {
 	scoped_ptr struct source *s = xcalloc((size_t)n, sizeof(*s));
-	struct sigaction on = {.sa_handler = on_interrupt}, before;
-	sigemptyset(&on.sa_mask);
-	sigaction(SIGINT, &on, &before);
+	struct sigaction action = {.sa_handler = on_interrupt}, previous;
+	sigemptyset(&action.sa_mask);
+	sigaction(SIGINT, &action, &previous);
 	interrupted = 0;
 	for (int i = 0; i < n; i++) {
 		bool is_stdin = !strcmp(paths[i], "-");
@@ -206,12 +203,12 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 		s[i] = (struct source){
 			.path = paths[i], .log = &logs[i], .stream = -1, .copy = -1};
 	}
-	int rc = watch(s, logs, n, f, why, e);
+	int rc = read_until_end(s, logs, n, f, why, e);
 	for (int i = 0; i < n; i++) {
 		if (!rc && !s[i].file[0] && s[i].stream < 0)
-			warn("%s: no log appeared", paths[i]);
+			warn("%s: the log did not appear", paths[i]);
 		source_close(&s[i]);
 	}
-	sigaction(SIGINT, &before, NULL);
+	sigaction(SIGINT, &previous, NULL);
 	return rc;
 }

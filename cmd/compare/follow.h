@@ -12,15 +12,15 @@
 
 enum follow_end {
 	FOLLOW_CONTINUES,
-	FOLLOW_STOPPED, /* by judge() */
+	FOLLOW_STOPPED, /* judge() returned true */
 	FOLLOW_ENDED,	/* every journal reports its end, every pipe is closed */
 	FOLLOW_QUIET,	/* no new row for `patience` seconds */
 	FOLLOW_SIGNAL,	/* SIGINT */
 };
 
-struct log_how;
+struct log_options;
 struct follow {
-	const struct log_how *how; /* as for log_read() */
+	const struct log_options *how; /* as for log_read() */
 	/* Called after new rows; returns true to stop. */
 	bool (*judge)(void *context, const struct run_log *logs, int n);
 	void *context;

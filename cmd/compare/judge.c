@@ -14,8 +14,6 @@ static const double DEFAULT_ALARM = 0.005, DEFAULT_CONFIDENCE = 0.95;
 /* The minimum number of rows to detect whether a loss falls. */
 enum { MIN_ROWS_TO_LEARN = 16 };
 
-/* ---- bits and tolerances --------------------------------------------------------------- */
-
 int nearest_control(const struct judging *j, int test, int64_t *n_differ)
 {
 	int best = 0;
@@ -34,8 +32,9 @@ int nearest_control(const struct judging *j, int test, int64_t *n_differ)
 	return best;
 }
 
-/* Finds the first row where a test differs from its nearest control, and counts such values. */
-static void find_first_difference(const struct judging *j, struct verdict_result *r)
+/* Sets r->differs_at to the first row where a test differs from its nearest control, and
+ * r->n_differ to the number of such values. */
+static void record_first_difference(const struct judging *j, struct verdict_result *r)
 {
 	r->differs_at = NAN;
 	for (int t = 0; t < j->n_runs[TEST]; t++) {
@@ -56,15 +55,16 @@ static void find_first_difference(const struct judging *j, struct verdict_result
 	}
 }
 
-/* Returns true if some rows that only some runs have count as a difference. */
-static bool has_lone(const struct judging *j, const struct verdict_result *r)
+/* Returns true if rows that only some runs have count as a difference. */
+static bool has_lone_rows(const struct judging *j, const struct verdict_result *r)
 {
 	return r->n_lone > r->n_ending && !j->o->common;
 }
 
-static bool is_identical(const struct judging *j, struct verdict_result *r)
+/* Returns true if all values are identical, and then appends the reason. */
+static bool explain_if_identical(const struct judging *j, struct verdict_result *r)
 {
-	if (r->n_differ || has_lone(j, r))
+	if (r->n_differ || has_lone_rows(j, r))
 		return false;
 	str_printf(&r->reason, "%lld value%s of %s equal ", (long long)j->all.n,
 		plural(j->all.n), column_name(j));
@@ -90,15 +90,16 @@ static bool test_is_within(const struct judging *j, int test, int control)
 	return true;
 }
 
-static bool is_within(const struct judging *j, struct verdict_result *r)
+/* Returns true if each test is within the tolerance of a control, and then appends the reason. */
+static bool explain_if_within(const struct judging *j, struct verdict_result *r)
 {
-	if (!(j->o->rtol > 0 || j->o->atol > 0) || has_lone(j, r))
+	if (!(j->o->rtol > 0 || j->o->atol > 0) || has_lone_rows(j, r))
 		return false;
 	for (int t = 0; t < j->n_runs[TEST]; t++) {
-		bool any = false;
-		for (int c = 0; c < j->n_runs[CONTROL] && !any; c++)
-			any = test_is_within(j, t, c);
-		if (!any)
+		bool has_match = false;
+		for (int c = 0; c < j->n_runs[CONTROL] && !has_match; c++)
+			has_match = test_is_within(j, t, c);
+		if (!has_match)
 			return false;
 	}
 	str_printf(&r->reason,
@@ -107,10 +108,9 @@ static bool is_within(const struct judging *j, struct verdict_result *r)
 	return true;
 }
 
-/* ---- vacuous ----------------------------------------------------------------------- */
-
-/* Returns true if the mean fell from the first to the last values by more than noise explains. */
-static bool fell(const double *x, int64_t n, double *from, double *to)
+/* Returns true if the mean fell by more than noise explains, from the first twentieth to the last
+ * quarter of the values; *from, *to: these means. */
+static bool did_fall(const double *x, int64_t n, double *from, double *to)
 {
 	int64_t head = max64(1, n / 20), tail = max64(1, n / 4);
 	double noise = step_noise(x, n);
@@ -127,7 +127,7 @@ static bool is_constant(const double *x, int64_t n)
 	return true;
 }
 
-static bool never_finite(const double *x, int64_t n)
+static bool is_never_finite(const double *x, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
 		if (isfinite(x[i]))
@@ -142,11 +142,11 @@ static bool is_loss(int column)
 	       column == COL_VAL_BPB;
 }
 
-/* Returns true if a run of the set has no finite value; appends which one. */
-static bool any_never_finite(const struct judging *j, enum set s, struct str *why)
+/* Returns true if a run of the set has no finite value, and then appends its name. */
+static bool find_never_finite(const struct judging *j, enum set s, struct str *why)
 {
 	for (int i = 0; i < j->n_runs[s]; i++) {
-		if (!never_finite(curve_of(&j->all, s, i), j->all.n))
+		if (!is_never_finite(curve_of(&j->all, s, i), j->all.n))
 			continue;
 		str_printf(why, "%s has no finite %s", run_log_brief(j->log[s][i]),
 			column_name(j));
@@ -155,8 +155,8 @@ static bool any_never_finite(const struct judging *j, enum set s, struct str *wh
 	return false;
 }
 
-/* Returns true if a run of the set has a constant loss; appends which one. */
-static bool any_constant(const struct judging *j, enum set s, struct str *why)
+/* Returns true if a run of the set has a constant loss, and then appends its name. */
+static bool find_constant(const struct judging *j, enum set s, struct str *why)
 {
 	for (int i = 0; i < j->n_runs[s] && is_loss(j->o->column); i++) {
 		const double *x = curve_of(&j->all, s, i);
@@ -178,28 +178,28 @@ static int64_t copy_finite(const double *x, int64_t n, double *to)
 	return count;
 }
 
-/* Returns true if the loss of each control fell; otherwise appends which one did not. */
+/* Returns true if the loss of each control fell; otherwise appends the first that did not. */
 static bool controls_learned(const struct judging *j, struct str *why)
 {
 	scoped_ptr double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
-	bool all = true;
-	for (int i = 0; i < j->n_runs[CONTROL] && all && is_loss(j->o->column); i++) {
+	bool ok = true;
+	for (int i = 0; i < j->n_runs[CONTROL] && ok && is_loss(j->o->column); i++) {
 		double from = 0, to = 0;
 		int64_t n = copy_finite(curve_of(&j->all, CONTROL, i), j->all.n, x);
-		all = n < MIN_ROWS_TO_LEARN || fell(x, n, &from, &to);
-		if (!all)
+		ok = n < MIN_ROWS_TO_LEARN || did_fall(x, n, &from, &to);
+		if (!ok)
 			str_printf(why,
 				"%s of %s went from %.6g to %.6g, a change within its noise",
 				column_name(j), run_log_brief(j->log[CONTROL][i]), from,
 				to);
 	}
-	return all;
+	return ok;
 }
 
 /* ---- the verdict ----------------------------------------------------------------------- */
 
-/* Judges a difference that was shown; `found`: where it first was, in words. */
-static enum verdict judge_shown(
+/* Judges a difference that was shown. found: where it was first shown, in words. */
+static enum verdict judge_shown_difference(
 	const struct judging *j, struct verdict_result *r, const struct str *found)
 {
 	enum verdict v = judge_direction(j, r);
@@ -213,30 +213,31 @@ static enum verdict judge_shown(
 	return v;
 }
 
-/* Judges runs without a shown difference. unjudged: a test has rows that no statistics cover. */
-static enum verdict judge_unshown(
-	const struct judging *j, struct verdict_result *r, bool unjudged)
+/* Judges runs without a shown difference. is_unjudged: a test has rows that no statistics cover. */
+static enum verdict judge_without_difference(
+	const struct judging *j, struct verdict_result *r, bool is_unjudged)
 {
-	bool equivalent = is_equivalent(r);
-	if (!equivalent && !unjudged && j->o->one_sided && is_not_worse(r)) {
+	bool is_equal = is_equivalent(r);
+	if (!is_equal && !is_unjudged && j->o->one_sided && is_not_worse(r)) {
 		explain_end(j, r);
 		str_printf(&r->reason, ", not worse by more than the margin of %.3g",
 			r->margin);
 		return VERDICT_NOT_WORSE;
 	}
-	if (!equivalent && !unjudged) {
+	if (!is_equal && !is_unjudged) {
 		explain_undecided(j, r);
 		return VERDICT_UNDECIDED;
 	}
 	explain_end(j, r);
 	explain_margin(r);
-	return unjudged ? VERDICT_DIFFERENT : VERDICT_EQUIVALENT;
+	return is_unjudged ? VERDICT_DIFFERENT : VERDICT_EQUIVALENT;
 }
 
+/* Judges by statistics: detects a difference, or else tests for equivalence. */
 static enum verdict judge_statistically(const struct judging *j, struct verdict_result *r)
 {
 	scoped_str constant = {0}, found = {0};
-	r->shown = should_be_identical(j, r);
+	r->shown = detect_broken_identity(j, r);
 	if (r->shown)
 		return VERDICT_DIFFERENT;
 	if (j->finite.n < (is_single(j) ? MIN_ROWS : MIN_ROWS_OF_REPLICAS)) {
@@ -244,12 +245,12 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 			(long long)j->finite.n, plural(j->finite.n), column_name(j));
 		return VERDICT_DIFFERENT;
 	}
-	bool unjudged =
-		any_constant(j, TEST, &constant) || r->n_nonfinite || has_lone(j, r);
+	bool is_unjudged = find_constant(j, TEST, &constant) || r->n_nonfinite ||
+			   has_lone_rows(j, r);
 	estimate_end(j, r);
-	r->shown = differs(j, r, &found);
-	enum verdict v =
-		r->shown ? judge_shown(j, r, &found) : judge_unshown(j, r, unjudged);
+	r->shown = detect_difference(j, r, &found);
+	enum verdict v = r->shown ? judge_shown_difference(j, r, &found)
+				  : judge_without_difference(j, r, is_unjudged);
 	if (constant.len)
 		str_printf(&r->reason, "; %s", constant.s);
 	return v;
@@ -261,9 +262,9 @@ static enum verdict apply_rule(const struct judging *j, struct verdict_result *r
 {
 	const struct rule *rule = &rules[j->o->rule];
 	struct str why = {0};
-	bool accepted = rule_apply(rule, &j->all, &why);
-	bool lone = has_lone(j, r);
-	if (accepted && turns_nonfinite(j, r)) {
+	bool is_accepted = rule_accepts_all(rule, &j->all, &why);
+	bool has_lone = has_lone_rows(j, r);
+	if (is_accepted && detect_nonfinite(j, r)) {
 		str_printf(&r->reason, "; the rule %s itself accepts it: %s", rule->name,
 			why.s);
 		str_free(&why);
@@ -271,29 +272,29 @@ static enum verdict apply_rule(const struct judging *j, struct verdict_result *r
 	}
 	str_free(&r->reason);
 	r->reason = why;
-	return accepted && !lone ? VERDICT_WITHIN : VERDICT_DIFFERENT;
+	return is_accepted && !has_lone ? VERDICT_WITHIN : VERDICT_DIFFERENT;
 }
 
-static bool all_comparable(const struct judging *j, struct str *why)
+static bool are_all_comparable(const struct judging *j, struct str *why)
 {
-	bool all = true;
-	for (int t = 0; t < j->n_runs[TEST] && all; t++)
-		all = comparable(j->log[CONTROL][0], j->log[TEST][t], why);
-	for (int c = 1; c < j->n_runs[CONTROL] && all; c++)
-		all = comparable(j->log[CONTROL][0], j->log[CONTROL][c], why);
-	return all;
+	bool ok = true;
+	for (int t = 0; t < j->n_runs[TEST] && ok; t++)
+		ok = are_comparable(j->log[CONTROL][0], j->log[TEST][t], why);
+	for (int c = 1; c < j->n_runs[CONTROL] && ok; c++)
+		ok = are_comparable(j->log[CONTROL][0], j->log[CONTROL][c], why);
+	return ok;
 }
 
 /* Judges comparable runs. Agreement with controls that learned nothing means nothing, except for
  * equal bits of a loss that is neither constant nor NaN. */
 static enum verdict judge_comparable(const struct judging *j, struct verdict_result *r)
 {
-	if (any_never_finite(j, CONTROL, &r->reason) ||
-		any_constant(j, CONTROL, &r->reason))
+	if (find_never_finite(j, CONTROL, &r->reason) ||
+		find_constant(j, CONTROL, &r->reason))
 		return VERDICT_VACUOUS;
 	r->learned = controls_learned(j, &r->note);
-	r->shown = any_never_finite(j, TEST, &r->reason) ||
-		   (!j->o->rule && turns_nonfinite(j, r));
+	r->shown = find_never_finite(j, TEST, &r->reason) ||
+		   (!j->o->rule && detect_nonfinite(j, r));
 	if (r->shown)
 		return VERDICT_DIVERGED;
 	if (!r->learned && r->n_differ) {
@@ -302,18 +303,18 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 	}
 	if (j->o->rule > 0)
 		return apply_rule(j, r);
-	if (is_identical(j, r))
+	if (explain_if_identical(j, r))
 		return VERDICT_IDENTICAL;
-	if (is_within(j, r))
+	if (explain_if_within(j, r))
 		return VERDICT_WITHIN;
 	return judge_statistically(j, r);
 }
 
 /* Appends the rows and controls that were not used. */
-static void explain_rows(const struct judging *j, struct verdict_result *r)
+static void explain_unused_rows(const struct judging *j, struct verdict_result *r)
 {
 	int64_t n_lone = r->n_lone - r->n_ending;
-	if (has_lone(j, r))
+	if (has_lone_rows(j, r))
 		str_printf(&r->reason,
 			"; %lld row%s in some runs only; --common ignores such rows",
 			(long long)n_lone, n_lone == 1 ? " is" : "s are");
@@ -327,24 +328,26 @@ static void explain_rows(const struct judging *j, struct verdict_result *r)
 		str_printf(&r->reason, "; %s", j->left_out.s);
 }
 
-static void decide(const struct judging *j, struct verdict_result *r)
+/* Sets the verdict and its reason. */
+static void set_verdict(const struct judging *j, struct verdict_result *r)
 {
 	if (!j->all.n) {
 		str_printf(&r->reason, "the runs have no %s at the same %s",
 			column_name(j), by_name(j));
 		r->verdict = VERDICT_NOTHING;
-	} else if (!all_comparable(j, &r->reason) && r->n_differ) {
+	} else if (!are_all_comparable(j, &r->reason) && r->n_differ) {
 		r->verdict = VERDICT_NOT_COMPARABLE;
 	} else {
 		str_clear(&r->reason);
 		r->verdict = judge_comparable(j, r);
-		explain_rows(j, r);
+		explain_unused_rows(j, r);
 	}
 }
 
-static void find_correlation(const struct judging *j, struct verdict_result *r)
+/* Sets the correlation of the noise of the first test and its partner, or the first control. */
+static void set_correlation(const struct judging *j, struct verdict_result *r)
 {
-	int c = partner_of(j, 0);
+	int c = find_partner(j, 0);
 	r->correlation =
 		noise_correlation(j, c < 0 ? 0 : c, j->n_runs[CONTROL], 0, j->finite.n);
 }
@@ -380,14 +383,14 @@ void judge(const struct run_log *const *control, int n_control,
 		.slope = none,
 		.margin = NAN,
 		.slope_margin = NAN};
-	find_first_difference(&j, r);
-	find_spikes(&j, r);
-	find_correlation(&j, r);
-	decide(&j, r);
-	judging_free(&j); /* except `ending`, which moved to *r */
+	record_first_difference(&j, r);
+	record_spikes(&j, r);
+	set_correlation(&j, r);
+	set_verdict(&j, r);
+	judging_release(&j); /* except `ending`, which moved to *r */
 }
 
-void verdict_result_free(struct verdict_result *r)
+void verdict_result_release(struct verdict_result *r)
 {
 	str_free(&r->reason);
 	str_free(&r->note);

@@ -10,6 +10,7 @@
 
 /* ---- two lists of hashes ---------------------------------------------------------- */
 
+/* Orders hashes by step, phase, micro-batch and name. */
 static int compare_keys(const void *x, const void *y)
 {
 	const struct tensor_hash *a = *(const struct tensor_hash *const *)x;
@@ -23,7 +24,7 @@ static int compare_keys(const void *x, const void *y)
 	return strcmp(a->name, b->name);
 }
 
-/* Allocates the list sorted by key. */
+/* Allocates pointers to the hashes of a list, sorted by key. */
 static const struct tensor_hash **sort_hashes(const struct tensor_hashes *l)
 {
 	const struct tensor_hash **index =
@@ -62,7 +63,8 @@ static const char *phase_words(const struct tensor_hash *h)
 	return words[h->phase];
 }
 
-static void print_place(const struct tensor_hash *h, struct str *out)
+/* Prints what a hash is of, such as "step 3, forward, activation layers.0". */
+static void print_key(const struct tensor_hash *h, struct str *out)
 {
 	str_printf(out, "step %lld, ", (long long)h->step);
 	if (h->micro >= 0)
@@ -70,6 +72,7 @@ static void print_place(const struct tensor_hash *h, struct str *out)
 	str_printf(out, "%s %s", phase_words(h), h->name);
 }
 
+/* Prints the statistics of a tensor; h NULL: the run did not compute it. */
 static void print_values(const struct tensor_hash *h, struct str *out)
 {
 	char num[NUM_TEXT];
@@ -85,14 +88,14 @@ static void print_values(const struct tensor_hash *h, struct str *out)
 		str_puts(out, ", copies on other ranks differ");
 }
 
-/* Prints the n-th tensor that differs, counted from 0. */
+/* Prints tensor n, counted from 0, of those that differ. */
 static void print_difference(const struct tensor_hash *a, const struct tensor_hash *b,
 	int64_t n, struct str *out)
 {
 	str_puts(out, n == 0   ? "  first tensor that differs: "
 		      : n == 1 ? "  then:\n    "
 			       : "    ");
-	print_place(a, out);
+	print_key(a, out);
 	str_puts(out, n ? ": " : "\n    control: ");
 	print_values(a, out);
 	str_puts(out, n ? "; " : "\n    test:    ");
@@ -100,8 +103,8 @@ static void print_difference(const struct tensor_hash *a, const struct tensor_ha
 	str_putc(out, '\n');
 }
 
-/* Prints the first tensor that only the test has; returns the number of such tensors. */
-static int64_t list_extra(const struct tensor_hashes *control,
+/* Prints the first tensor that only the test has. Returns the number of such tensors. */
+static int64_t print_extra(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, struct str *out)
 {
 	scoped_ptr const struct tensor_hash **index = sort_hashes(control);
@@ -111,7 +114,7 @@ static int64_t list_extra(const struct tensor_hashes *control,
 			continue;
 		if (!extra++) {
 			str_puts(out, "  only in the test: ");
-			print_place(&test->of[i], out);
+			print_key(&test->of[i], out);
 			str_putc(out, '\n');
 		}
 	}
@@ -132,14 +135,14 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 			print_difference(a, b, n, out);
 		n++;
 	}
-	n += list_extra(control, test, out);
+	n += print_extra(control, test, out);
 	if (n)
 		str_printf(out, "  %lld of %lld tensors differ\n", (long long)n,
 			(long long)control->n);
 	return n;
 }
 
-/* Returns true for a regular file: a pipe can be read only once, by the reader of logs. */
+/* Returns true for a regular file. (A pipe can be read only once.) */
 static bool is_regular(const char *path)
 {
 	struct stat s;
@@ -149,10 +152,10 @@ static bool is_regular(const char *path)
 static bool is_hash_file(const char *path)
 {
 	struct tensor_hashes l = {0};
-	bool list = is_regular(path) && !tensor_hashes_read(&l, path, &(struct err){0}) &&
-		    l.n > 0;
+	bool is_list = is_regular(path) &&
+		       !tensor_hashes_read(&l, path, &(struct err){0}) && l.n > 0;
 	tensor_hashes_free(&l);
-	return list;
+	return is_list;
 }
 
 static int locate_in_files(const char *control, const char *test,
@@ -184,7 +187,8 @@ static void print_delta(const struct ckpt_delta *d, struct str *out)
 			d->max_abs, (long long)d->max_ulp);
 }
 
-/* Returns 1 if the checkpoints differ, 0 if not, -1 with *e set. */
+/* Appends the first 1 + show tensors that differ, unless out is NULL. Returns 1 if the checkpoints
+ * differ, 0 if not, -1 with *e set. */
 static int compare_checkpoints(const char *control, const char *test, int64_t show,
 	struct str *out, struct err *e)
 {
@@ -213,6 +217,7 @@ static int compare_checkpoints(const char *control, const char *test, int64_t sh
 	return n < 0 ? -1 : n > 0;
 }
 
+/* Returns true for a checkpoint; sets *e if the file cannot be read. */
 static bool is_checkpoint(const char *path, struct err *e)
 {
 	struct ckpt *c;
@@ -235,10 +240,10 @@ bool locate_are_checkpoints(const char *control, const char *test, struct err *e
 
 /* ---- two runs ------------------------------------------------------------------------- */
 
-/* The steps between which the first difference must be. */
+/* Bounds of the first step that differs. */
 struct range {
 	int64_t same;	 /* the runs are equal up to the end of this step */
-	int64_t start;	 /* the step of the checkpoints from[]; 0: from the start */
+	int64_t start;	 /* step of the checkpoints from[]; 0: from the start */
 	int64_t differs; /* the runs differ by the end of this step; -1: unknown */
 	int64_t begins;	 /* the first step that both logs have */
 	char *from[2];	 /* a checkpoint of each run, of step `start` */
@@ -259,7 +264,7 @@ static int64_t step_of(const struct run_log *l, int64_t row)
 	return (int64_t)run_log_value(l, row, COL_STEP);
 }
 
-/* Returns the last step before `step` in the log. */
+/* Returns the last step before `step` in the log; 0: none. */
 static int64_t last_step_before(const struct run_log *l, int64_t step)
 {
 	int64_t last = 0;
@@ -275,14 +280,14 @@ static int64_t first_step(const struct run_log *l)
 }
 
 /* Returns the step after the last one of the shorter log; infinity: both are equally long. */
-static double first_missing(const struct run_log *a, const struct run_log *b)
+static double first_missing_step(const struct run_log *a, const struct run_log *b)
 {
 	int64_t x = last_step_before(a, INT64_MAX), y = last_step_before(b, INT64_MAX);
 	return x == y ? INFINITY : (double)min64(x, y) + 1;
 }
 
-/* Finds the first difference of the losses and gradient norms, in steps that both logs have;
- * without one, the first step after one log has ended. */
+/* Sets the range by the first difference of losses and gradient norms in steps that both logs have;
+ * without one, by the first step after one log has ended. */
 static void compare_logs(struct locating *x)
 {
 	static const int step_columns[] = {COL_LOSS, COL_GRAD_NORM};
@@ -296,14 +301,14 @@ static void compare_logs(struct locating *x)
 			first = c->first.at;
 	}
 	if (isinf(first))
-		first = first_missing(&x->log[0], &x->log[1]);
+		first = first_missing_step(&x->log[0], &x->log[1]);
 	if (d.arithmetic_differs)
 		arithmetic_print(&d, x->out);
 	if (isinf(first) && d.verdict == VERDICT_DIFFERENT)
 		str_puts(x->out,
 			"  the losses and gradient norms of all steps are equal; only "
 			"evaluations differ\n");
-	run_diff_free(&d);
+	run_diff_release(&d);
 	x->range.differs = first < 0x1p53 ? (int64_t)first : -1;
 	if (x->range.differs < 0)
 		return;
@@ -315,7 +320,7 @@ static void compare_logs(struct locating *x)
 }
 
 /* Appends the directory of the checkpoints of a run, which is a directory or a log in it. */
-static void checkpoint_directory(const char *run, struct str *out)
+static void append_checkpoint_directory(const char *run, struct str *out)
 {
 	const char *slash = strrchr(run, '/');
 	if (file_is_directory(run))
@@ -331,7 +336,7 @@ static char *checkpoint_path(const char *run, int64_t step)
 {
 	struct str path = {0};
 	scoped_str directory = {0};
-	checkpoint_directory(run, &directory);
+	append_checkpoint_directory(run, &directory);
 	ckpt_name(&path, directory.s, step);
 	return path.s;
 }
@@ -340,13 +345,13 @@ static int64_t list_checkpoints(const char *run, int64_t **steps)
 {
 	scoped_str directory = {0};
 	*steps = NULL;
-	checkpoint_directory(run, &directory);
+	append_checkpoint_directory(run, &directory);
 	int64_t n = ckpt_list(directory.s, steps, &(struct err){0});
 	return max64(n, 0);
 }
 
-/* Narrows the range by the checkpoints of this step of both runs. */
-static int use_checkpoints(struct locating *x, int64_t step, struct err *e)
+/* Narrows the range by comparing the checkpoints of a step of both runs. */
+static int compare_checkpoints_of_step(struct locating *x, int64_t step, struct err *e)
 {
 	struct range *r = &x->range;
 	char *path[2] = {
@@ -381,7 +386,7 @@ static int compare_common_checkpoints(struct locating *x, struct err *e)
 		m = list_checkpoints(x->path[1], &b);
 	for (int64_t i = 0, j = 0; i < n && j < m && !rc;) {
 		if (a[i] == b[j] && a[i] > 0)
-			rc = use_checkpoints(x, a[i], e);
+			rc = compare_checkpoints_of_step(x, a[i], e);
 		int64_t step = min64(a[i], b[j]);
 		i += a[i] == step;
 		j += b[j] == step;
@@ -391,7 +396,7 @@ static int compare_common_checkpoints(struct locating *x, struct err *e)
 	return (int)rc;
 }
 
-static struct replay replay_of(struct locating *x, int i, int64_t first, bool each_step)
+static struct replay make_replay(struct locating *x, int i, int64_t first, bool each_step)
 {
 	static const char *const names[2][2] = {
 		{"control", "test"}, {"control-steps", "test-steps"}};
@@ -407,28 +412,28 @@ static struct replay replay_of(struct locating *x, int i, int64_t first, bool ea
 		.each_step = each_step};
 }
 
-static int run_both(struct locating *x, int64_t first, bool each_step,
+static int replay_both(struct locating *x, int64_t first, bool each_step,
 	struct tensor_hashes l[2], struct err *e)
 {
 	for (int i = 0; i < 2; i++) {
-		struct replay r = replay_of(x, i, first, each_step);
+		struct replay r = make_replay(x, i, first, each_step);
 		if (replay_run(&r, &l[i], e))
 			return -1;
 	}
 	return 0;
 }
 
-/* Finds the step by its parameters, if there are too many steps to hash all tensors. */
+/* Narrows a range of too many steps by hashes of the parameters after each step. */
 static int narrow_range(struct locating *x, struct err *e)
 {
 	struct range *r = &x->range;
 	struct tensor_hashes l[2] = {{0}};
-	struct replay a = replay_of(x, 0, 0, true), b = replay_of(x, 1, 0, true);
+	struct replay a = make_replay(x, 0, 0, true), b = make_replay(x, 1, 0, true);
 	int64_t step;
 	if (r->differs - r->same <= MAX_REPLAY_STEPS)
 		return 0;
-	int rc = run_both(x, r->differs, true, l, e) ||
-		 replay_first_difference(&a, &b, &step, e);
+	int rc = replay_both(x, r->differs, true, l, e) ||
+		 replay_find_difference(&a, &b, &step, e);
 	tensor_hashes_free(&l[0]);
 	tensor_hashes_free(&l[1]);
 	if (rc)
@@ -439,18 +444,19 @@ static int narrow_range(struct locating *x, struct err *e)
 	return 0;
 }
 
-/* Returns the first step to hash; step `same` too, since its update may be the first difference. */
-static int64_t first_hashed(const struct range *r)
+/* Returns the first step to hash: step r->same too, as its update may be the first difference. */
+static int64_t first_step_to_hash(const struct range *r)
 {
 	return max64(r->begins, max64(r->start + 1, r->same));
 }
 
+/* Computes both runs again and appends the first tensors that differ. Returns 1 if any differ. */
 static int compare_replays(struct locating *x, struct err *e)
 {
 	struct tensor_hashes l[2] = {{0}};
 	double begin = clock_seconds();
-	int64_t first = first_hashed(&x->range);
-	int rc = run_both(x, first, false, l, e);
+	int64_t first = first_step_to_hash(&x->range);
+	int rc = replay_both(x, first, false, l, e);
 	if (!rc) {
 		if (x->range.start)
 			str_printf(x->out, "  computed again from step %lld",
@@ -497,7 +503,7 @@ static int locate_in_runs(struct locating *x, struct err *e)
 		rc = narrow_range(x, e);
 		if (!rc)
 			rc = compare_replays(x, e);
-		replay_remove(x->directory);
+		replay_remove_files(x->directory);
 	}
 	replay_release_signals(&x->signals);
 	return rc;

@@ -16,11 +16,12 @@ enum { MAX_REPLAY_STEPS = 8 }; /* hashed in one replay */
 /* Signals that end the program are held back while there is a temporary directory to remove. A
  * signal during a replay first ends the replay. */
 struct held_signals {
-	sigset_t held, before;
-	int received; /* the signal that ended a replay; 0: none */
+	sigset_t held, old_mask; /* signals held back; mask before */
+	int received;		 /* the signal that ended a replay; 0: none */
 };
 void replay_hold_signals(struct held_signals *h);
-void replay_release_signals(struct held_signals *h); /* may end the program */
+/* Delivers signals that were held back, which may end the program. */
+void replay_release_signals(struct held_signals *h);
 
 struct replay {
 	const struct run_log *log;
@@ -36,21 +37,20 @@ struct replay {
 
 /* Appends the config of a replay. The log is not trusted: only options are kept that determine
  * results, data, layout or device, and none that would write a file of the log's choice. */
-int replay_config(const struct replay *r, struct str *out, struct err *e);
-/* Runs the program with this config and reads the hashes; succeeds if the program fails after it
- * has written hashes. */
+int replay_append_config(const struct replay *r, struct str *out, struct err *e);
+/* Computes the run again and reads the hashes, also if the program fails after writing them. */
 int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e);
-/* Sets the first step after which the parameters of two replays with each_step differ; -1: none. */
-int replay_first_difference(
+/* Sets *step to the first step after which the parameters of two replays differ; -1: none. */
+int replay_find_difference(
 	const struct replay *a, const struct replay *b, int64_t *step, struct err *e);
-void replay_remove(const char *directory); /* with its files */
+void replay_remove_files(const char *directory); /* and the directory */
 
 /* ---- locate.c -------------------------------------------------------------------- */
 
 struct locate_opts {
 	const char *program[2]; /* for the control and the test */
 	const char *launcher;
-	int64_t show; /* tensors to list after the first */
+	int64_t show; /* number of tensors to list after the first one */
 };
 
 /* Appends the first tensors that differ, in the order of the control's list. Returns the number of
@@ -61,4 +61,5 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
  * 1 if there are any, else 0. */
 int locate(const char *control, const char *test, const struct locate_opts *o,
 	struct str *out, struct err *e);
+/* Returns true if both paths are checkpoints; sets *e if one cannot be read. */
 bool locate_are_checkpoints(const char *control, const char *test, struct err *e);

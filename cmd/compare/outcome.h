@@ -23,26 +23,28 @@ enum requirement {
 struct outcome_opts {
 	struct compare_opts exact;
 	struct judge_opts
-		judge;	    /* outcomes_make() sets what `exact` and `require` imply */
-	const char *column; /* the judged one */
+		judge;	    /* outcomes_init() sets what `exact` and `require` imply */
+	const char *column; /* name of the judged column */
 	bool validation;    /* also judge validation losses that all logs have */
 	enum requirement require;
-	bool speed;   /* include speed in the JSON */
-	bool one_set; /* judge the tests together, as replicas of each other */
+	bool has_speed; /* include speed in the JSON */
+	bool one_set;	/* judge the tests together, as replicas of each other */
 };
 
 /* The result for one test, or for a set of tests. */
 struct outcome {
 	const struct runs *runs;
-	int first, n; /* its tests: runs [first, first + n) */
+	int first, n; /* tests of the outcome: runs [first, first + n) */
 	struct test_diff {
 		int control; /* the control that the test differs least from */
 		struct run_diff diff;
-	} * exact;	    /* [n] */
-	bool has_judged;    /* the column is in the first control's log */
-	const char *column; /* of `judged`: a validation loss, if only that one differs */
+	} * exact;	 /* [n] */
+	bool has_judged; /* the column is in the first control's log */
+	const char
+		*column; /* column of `judged`: a validation loss, if only it differs */
 	struct verdict_result judged;
-	struct str excused; /* why the other columns that differ do not count */
+	struct str
+		excused; /* why differences in columns that are not judged do not count */
 	enum verdict verdict;
 	struct str reason; /* one line */
 };
@@ -53,24 +55,27 @@ struct outcomes {
 	enum verdict worst;
 };
 
-void outcomes_make(
+/* Compares and judges the tests: one outcome per test, or with one_set one for all. */
+void outcomes_init(
 	const struct runs *r, const struct outcome_opts *o, struct outcomes *all);
-void outcomes_free(struct outcomes *all);
-/* Returns what is required of these runs; never REQUIRE_AUTO. */
-enum requirement requirement_of(const struct runs *r, const struct outcome_opts *o);
+void outcomes_release(struct outcomes *all);
+/* Returns o->require, or for REQUIRE_AUTO the requirement that the runs imply. */
+enum requirement effective_requirement(
+	const struct runs *r, const struct outcome_opts *o);
 /* Returns 0 if all tests are as required, EX_FAILED if one is not, EX_UNDECIDED if one is
  * undecided and none failed, EX_TROUBLE if there is no valid comparison. */
-int outcomes_code(
+int outcomes_exit_code(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
 /* Returns true, for logs that still grow, if no further row can change the exit code. */
 bool outcomes_are_final(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
-/* Appends "diverged: loss of b is nan at step 7"; without the reason if the runs are the same. */
-void outcome_verdict(
+/* Appends the verdict, such as "diverged: loss of b is nan at step 7". */
+void outcome_append_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
 /* Prints the line "verdict: ..." only, after the test's name if there are several outcomes. */
 void outcome_print_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
+/* Prints the comparison of each column, then the verdict. */
 void outcome_print(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
 

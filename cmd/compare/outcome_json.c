@@ -4,7 +4,6 @@
 #include "compare/speed.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static json_t *interval_json(const struct interval *i)
 {
@@ -14,8 +13,8 @@ static json_t *interval_json(const struct interval *i)
 	return j;
 }
 
-/* Adds the direction of a difference and whether it is better; null: unknown. */
-static void put_direction(json_t *j, int direction, int sense)
+/* Adds the direction of a difference, and whether it is better, to an object; null: unknown. */
+static void add_direction(json_t *j, int direction, int sense)
 {
 	put_json(j, "direction",
 		direction ? json_string(direction > 0 ? "higher" : "lower")
@@ -24,7 +23,7 @@ static void put_direction(json_t *j, int direction, int sense)
 		direction && sense ? json_boolean(direction == sense) : json_null());
 }
 
-static json_t *pair_json(const struct value_pair *p, bool own)
+static json_t *pair_json(const struct value_pair *p, bool with_ulps)
 {
 	json_t *j = json_object();
 	put_json(j, "at", number_json(p->at));
@@ -32,11 +31,11 @@ static json_t *pair_json(const struct value_pair *p, bool own)
 	put_json(j, "test", number_json((double)p->test));
 	put_json(j, "difference", number_json(p->test - p->control));
 	put_json(j, "ulp",
-		!own || p->ulp == INT64_MAX ? json_null() : json_integer(p->ulp));
+		!with_ulps || p->ulp == INT64_MAX ? json_null() : json_integer(p->ulp));
 	return j;
 }
 
-static json_t *curve_json(const struct curve_diff *c, int sense, bool own)
+static json_t *curve_json(const struct curve_diff *c, int sense, bool with_ulps)
 {
 	json_t *j = json_object();
 	put_json(j, "name", text_json(c->name));
@@ -49,10 +48,10 @@ static json_t *curve_json(const struct curve_diff *c, int sense, bool own)
 	put_json(j, "unread", json_integer(c->unread_control + c->unread_test));
 	put_json(j, "n_higher", json_integer(c->n_higher));
 	put_json(j, "n_lower", json_integer(c->n_lower));
-	put_direction(j, curve_direction(c), sense);
+	add_direction(j, curve_direction(c), sense);
 	if (c->n_differ) {
-		put_json(j, "first", pair_json(&c->first, own));
-		put_json(j, "largest", pair_json(&c->largest, own));
+		put_json(j, "first", pair_json(&c->first, with_ulps));
+		put_json(j, "largest", pair_json(&c->largest, with_ulps));
 	}
 	return j;
 }
@@ -73,10 +72,10 @@ static json_t *test_json(const struct outcome *x, const struct outcome_opts *o, 
 		const struct curve_diff *c = &d->diff.curve[k];
 		if (!c->n_common && !c->only_control && !c->only_test)
 			continue;
-		bool judged = o->judge.sense && !strcmp(c->name, o->column);
+		bool is_judged = o->judge.sense && !strcmp(c->name, o->column);
 		json_array_append_new(list,
-			curve_json(c, judged ? o->judge.sense : column_sense(c->name),
-				d->diff.own));
+			curve_json(c, is_judged ? o->judge.sense : column_sense(c->name),
+				d->diff.are_from_pt));
 	}
 	put_json(j, "columns", list);
 	put_json(j, "unread_rows", json_integer(d->diff.unread_rows));
@@ -111,9 +110,10 @@ static json_t *judgement_json(const struct verdict_result *r, const char *column
 	put_json(j, "first", number_json(r->first));
 	put_json(j, "last", number_json(r->last));
 	put_json(j, "shown", json_boolean(r->shown));
-	bool diverged = r->verdict == VERDICT_DIVERGED; /* maybe to NaN: no direction */
-	put_direction(j, r->direction, r->sense);
-	if (diverged)
+	bool has_diverged =
+		r->verdict == VERDICT_DIVERGED; /* maybe to NaN: no direction */
+	add_direction(j, r->direction, r->sense);
+	if (has_diverged)
 		put_json(j, "better", json_false());
 	put_json(j, "lone_rows", json_integer(r->n_lone));
 	put_json(j, "nonfinite_rows", json_integer(r->n_nonfinite));
@@ -177,7 +177,7 @@ static json_t *outcome_json(const struct outcome *x, const struct outcome_opts *
 	put_json(j, "tests", list);
 	put_json(j, "judgement",
 		x->has_judged ? judgement_json(&x->judged, x->column) : json_null());
-	if (o->speed)
+	if (o->has_speed)
 		put_json(j, "speed", speeds_json(x));
 	return j;
 }

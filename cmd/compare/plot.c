@@ -5,22 +5,22 @@
 #include <math.h>
 
 /* Fills a graph's series with points, and for replicas with a band. */
-static void fill_series(
-	struct graph_series *to, struct series_point *from, int64_t n, bool replicas)
+static void fill_series(struct graph_series *graph, struct series_point *points,
+	int64_t n, bool are_replicas)
 {
 	enum { MAX_BAND = 1024 }; /* points: about as many as there are pixels */
 	struct graph_point *p = xmalloc((size_t)(n + 1) * sizeof(*p));
 	for (int64_t k = 0; k < n; k++)
-		p[k] = (struct graph_point){from[k].x, from[k].y};
-	to->p = p;
-	to->n = n;
-	if (!replicas)
+		p[k] = (struct graph_point){points[k].x, points[k].y};
+	graph->p = p;
+	graph->n = n;
+	if (!are_replicas)
 		return;
-	to->n_band = series_thin(from, n, MAX_BAND);
-	struct graph_band *band = xmalloc((size_t)(to->n_band + 1) * sizeof(*band));
-	for (int64_t k = 0; k < to->n_band; k++)
-		band[k] = (struct graph_band){from[k].x, from[k].low, from[k].high};
-	to->band = band;
+	graph->n_band = series_thin(points, n, MAX_BAND);
+	struct graph_band *band = xmalloc((size_t)(graph->n_band + 1) * sizeof(*band));
+	for (int64_t k = 0; k < graph->n_band; k++)
+		band[k] = (struct graph_band){points[k].x, points[k].low, points[k].high};
+	graph->band = band;
 }
 
 int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
@@ -39,8 +39,8 @@ int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
 		const struct curve_series *s = &c->list.v[i];
 		struct series_point *p;
 		int64_t points;
-		if (series_points(&c->list, s, column, axis, &p, &points, e)) {
-			curve_plot_free(c);
+		if (series_get_points(&c->list, s, column, axis, &p, &points, e)) {
+			curve_plot_release(c);
 			return -1;
 		}
 		c->series[i].name = s->name;
@@ -50,43 +50,41 @@ int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
 	return 0;
 }
 
-void curve_plot_free(struct curve_plot *c)
+void curve_plot_release(struct curve_plot *c)
 {
 	for (int i = 0; i < c->list.n; i++) {
 		free((void *)c->series[i].p);
 		free((void *)c->series[i].band);
 	}
 	free(c->series);
-	series_list_free(&c->list);
+	series_list_release(&c->list);
 	*c = (struct curve_plot){0};
 }
 
-/* ---- a table --------------------------------------------------------------------- */
-
-static void put_value(const struct log_rows *r, struct str *out)
+static void print_value(const struct log_rows *r, struct str *out)
 {
 	char num[NUM_TEXT];
 	bool is_float = (double)(float)r->v == r->v || isnan(r->v);
 	str_printf(out, "\t%s",
-		!r->here   ? "-"
-		: is_float ? text_float(num, (float)r->v)
-			   : text_double(num, r->v));
+		!r->has_row ? "-"
+		: is_float  ? text_float(num, (float)r->v)
+			    : text_double(num, r->v));
 }
 
-void curve_table(const struct run_log *logs, int n, const char *column,
+void curve_print_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out)
 {
 	scoped_ptr struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
-	int by = axis == AXIS_TOKENS ? COL_TOKENS : COL_STEP;
+	int key_column = axis == AXIS_TOKENS ? COL_TOKENS : COL_STEP;
 	double key;
-	str_printf(out, "# %s", columns[by].name);
+	str_printf(out, "# %s", columns[key_column].name);
 	for (int i = 0; i < n; i++) {
 		r[i] = (struct log_rows){&logs[i], run_log_find(&logs[i], column)};
 		str_printf(out, "\t%s", logs[i].name);
 	}
-	while (str_putc(out, '\n'), rows_next(r, n, by, &key)) {
+	while (str_putc(out, '\n'), log_rows_next(r, n, key_column, &key)) {
 		str_printf(out, "%.0f", key);
 		for (int i = 0; i < n; i++)
-			put_value(&r[i], out);
+			print_value(&r[i], out);
 	}
 }

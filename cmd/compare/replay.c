@@ -19,7 +19,8 @@ struct filter {
 	struct str *out;
 };
 
-static int keep_config(void *to, const char *key, const char *value, struct err *e)
+/* Appends an option of the config that determines results. */
+static int append_config(void *to, const char *key, const char *value, struct err *e)
 {
 	struct filter *f = to;
 	(void)e;
@@ -35,14 +36,15 @@ static bool may_block(const char *path)
 	return !stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
 }
 
-static int keep_invocation(void *to, const char *key, const char *value, struct err *e)
+/* Appends an option of the invocation that determines data, layout or device. */
+static int append_invocation(void *to, const char *key, const char *value, struct err *e)
 {
 	struct filter *f = to;
-	bool base = !strcmp(key, "init-from") || !strcmp(key, "resume");
+	bool is_base = !strcmp(key, "init-from") || !strcmp(key, "resume");
 	if (!(opts_flags(&train_program, key) & OPT_REPLAY) ||
-		(base && (f->r->from || !strcmp(value, "auto"))))
+		(is_base && (f->r->from || !strcmp(value, "auto"))))
 		return 0;
-	if ((base || !strcmp(key, "data")) && may_block(value))
+	if ((is_base || !strcmp(key, "data")) && may_block(value))
 		return err_set(e, EX_DATAERR,
 			"%s = '%s' is not a file, so the run cannot be computed again",
 			key, value);
@@ -50,22 +52,22 @@ static int keep_invocation(void *to, const char *key, const char *value, struct 
 	return 0;
 }
 
-int replay_config(const struct replay *r, struct str *out, struct err *e)
+int replay_append_config(const struct replay *r, struct str *out, struct err *e)
 {
 	struct filter f = {r, out};
 	const struct str *config = &r->log->config;
 	const char *invocation = r->log->info.invocation;
-	int rc = config->s ? conf_parse(config->s, config->len, r->log->name, keep_config,
-				     &f, e)
+	int rc = config->s ? conf_parse(config->s, config->len, r->log->name,
+				     append_config, &f, e)
 			   : 0;
 	if (!rc && invocation)
 		rc = conf_parse(invocation, strlen(invocation), r->log->name,
-			keep_invocation, &f, e);
+			append_invocation, &f, e);
 	return rc;
 }
 
-/* Returns DIRECTORY/NAME.SUFFIX. */
-static char *path_of(const struct replay *r, const char *suffix)
+/* Allocates the path DIRECTORY/NAME.SUFFIX of a replay. */
+static char *replay_path(const struct replay *r, const char *suffix)
 {
 	struct str s = {0};
 	str_printf(&s, "%s/%s.%s", r->directory, r->name, suffix);
@@ -75,7 +77,7 @@ static char *path_of(const struct replay *r, const char *suffix)
 static int write_config(const struct replay *r, const char *path, struct err *e)
 {
 	scoped_str text = {0};
-	return replay_config(r, &text, e) || file_replace(path, &text, e);
+	return replay_append_config(r, &text, e) || file_replace(path, &text, e);
 }
 
 static void add_words(struct strs *args, const char *text)
@@ -101,6 +103,7 @@ static void add_option(struct strs *args, const char *name, char *value)
 	free(value);
 }
 
+/* Lists the arguments that compute the run again; ends with NULL. */
 static void make_arguments(const struct replay *r, struct strs *args)
 {
 	struct str steps = {0};
@@ -111,11 +114,11 @@ static void make_arguments(const struct replay *r, struct strs *args)
 	}
 	strs_add(args, r->program);
 	strs_add(args, "-q");
-	add_option(args, "--config", path_of(r, "config"));
-	add_option(args, "--out", path_of(r, "run"));
+	add_option(args, "--config", replay_path(r, "config"));
+	add_option(args, "--out", replay_path(r, "run"));
 	if (r->from)
 		add_option(args, "--resume", xstrdup(r->from));
-	add_option(args, "--hash-tensors", path_of(r, "hashes"));
+	add_option(args, "--hash-tensors", replay_path(r, "hashes"));
 	add_option(args, "--hash-steps", steps.s);
 	strs_add(args, "--no-ckpt");
 	add_option(args, "--eval-every", xstrdup("0"));
@@ -131,26 +134,26 @@ static void make_arguments(const struct replay *r, struct strs *args)
 void replay_hold_signals(struct held_signals *h)
 {
 	static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-	struct sigaction now;
+	struct sigaction action;
 	h->received = 0;
 	signal(SIGCHLD, SIG_DFL);
 	sigemptyset(&h->held);
 	sigaddset(&h->held, SIGCHLD);
 	for (size_t i = 0; i < ARRAY_LEN(ending); i++)
-		if (!sigaction(ending[i], NULL, &now) && now.sa_handler != SIG_IGN)
+		if (!sigaction(ending[i], NULL, &action) && action.sa_handler != SIG_IGN)
 			sigaddset(&h->held, ending[i]);
-	sigprocmask(SIG_BLOCK, &h->held, &h->before);
+	sigprocmask(SIG_BLOCK, &h->held, &h->old_mask);
 }
 
 void replay_release_signals(struct held_signals *h)
 {
 	if (h->received)
 		raise(h->received);
-	sigprocmask(SIG_SETMASK, &h->before, NULL);
+	sigprocmask(SIG_SETMASK, &h->old_mask, NULL);
 }
 
-/* Waits for a program. The first signal asks it to end, the second one kills it. */
-static int wait_for(pid_t pid, struct held_signals *h, int *status)
+/* Waits for a program to end. The first signal terminates the program, the second one kills it. */
+static int wait_for_program(pid_t pid, struct held_signals *h, int *status)
 {
 	const struct timespec second = {.tv_sec = 1};
 	pid_t ended;
@@ -164,29 +167,27 @@ static int wait_for(pid_t pid, struct held_signals *h, int *status)
 	return ended < 0 ? -1 : 0;
 }
 
-/* ---- the program -------------------------------------------------------------------- */
-
-/* Starts a program with its messages going to a file. */
+/* Starts a program whose output and messages are written to a file. Returns its pid, or -1. */
 static pid_t start_program(
 	char *const *args, const char *messages, const struct held_signals *h)
 {
 	pid_t pid = fork();
 	if (pid)
 		return pid;
-	int to = open(messages, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	int from = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (to < 0 || from < 0)
+	int output = open(messages, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (output < 0 || input < 0)
 		_exit(126);
-	dup2(from, STDIN_FILENO);
-	dup2(to, STDOUT_FILENO);
-	dup2(to, STDERR_FILENO);
-	sigprocmask(SIG_SETMASK, &h->before, NULL);
+	dup2(input, STDIN_FILENO);
+	dup2(output, STDOUT_FILENO);
+	dup2(output, STDERR_FILENO);
+	sigprocmask(SIG_SETMASK, &h->old_mask, NULL);
 	execvp(args[0], args);
 	_exit(127);
 }
 
 /* Appends the program's last message; if it has none, the first line of the file. */
-static void last_message(const char *path, struct str *out)
+static void append_last_message(const char *path, struct str *out)
 {
 	enum { MAX_BYTES = 1 << 20 };
 	scoped_str text = {0};
@@ -201,7 +202,7 @@ static void last_message(const char *path, struct str *out)
 	}
 }
 
-/* Checks the program's status; a failure after it has written hashes is ignored. */
+/* Returns -1 with *e set if the program failed before it wrote hashes. */
 static int check_status(const struct replay *r, int status, const char *messages,
 	const struct tensor_hashes *l, struct err *e)
 {
@@ -210,10 +211,10 @@ static int check_status(const struct replay *r, int status, const char *messages
 	if (!code || (l->n && code != 127))
 		return 0;
 	if (code == 127)
-		return err_set(e, EX_FAILED, "%s cannot be started",
+		return err_set(e, EX_FAILED, "%s: the program cannot be started",
 			r->log->info.ranks > 1 ? r->launcher : r->program);
-	last_message(messages, &message);
-	err_set(e, EX_FAILED, "%s computed again: %s ended with code %d%s%s",
+	append_last_message(messages, &message);
+	err_set(e, EX_FAILED, "%s: computing the run again: %s exited with code %d%s%s",
 		r->log->name, r->program, code, message.len ? ": " : "",
 		message.len ? message.s : "");
 	return -1;
@@ -226,7 +227,7 @@ static int run_program(
 	make_arguments(r, &args);
 	pid_t pid = start_program(args.v, messages, r->signals);
 	int rc = 0;
-	if (pid < 0 || wait_for(pid, r->signals, status))
+	if (pid < 0 || wait_for_program(pid, r->signals, status))
 		rc = err_set(e, EX_FAILED, "%s: %s", r->program, strerror(errno));
 	else if (r->signals->received)
 		rc = err_set(e, EX_FAILED, "interrupted");
@@ -235,40 +236,40 @@ static int run_program(
 
 int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
 {
-	scoped_ptr char *config = path_of(r, "config"),
-			*messages = path_of(r, "messages");
-	scoped_ptr char *hashes = path_of(r, "hashes");
+	scoped_ptr char *config = replay_path(r, "config"),
+			*messages = replay_path(r, "messages");
+	scoped_ptr char *hashes = replay_path(r, "hashes");
 	int status = 0;
 	*l = (struct tensor_hashes){0};
 	int rc = write_config(r, config, e) || run_program(r, messages, &status, e);
-	bool there = !rc && file_exists(hashes);
-	if (there)
+	bool exists = !rc && file_exists(hashes);
+	if (exists)
 		rc = tensor_hashes_read(l, hashes, e);
 	if (!rc)
 		rc = check_status(r, status, messages, l, e);
 	return rc ? -1 : 0;
 }
 
-/* ---- the first step after which parameters differ --------------------------------- */
-
-/* Reads the next event "TIME step=N replicas 0xHASH ..." from *at on. */
-static bool next_replicas(const char **at, long long *step, unsigned long long *hash)
+/* Reads the next event "TIME step=N replicas 0xHASH ..." and moves *text after it. */
+static bool next_replica_hash(
+	const char **text, long long *step, unsigned long long *hash)
 {
-	while (**at) {
-		size_t len = strcspn(*at, "\n");
+	while (**text) {
+		size_t len = strcspn(*text, "\n");
 		char line[160];
-		snprintf(line, sizeof(line), "%.*s", (int)min64((int64_t)len, 159), *at);
-		*at += len + ((*at)[len] == '\n');
+		snprintf(
+			line, sizeof(line), "%.*s", (int)min64((int64_t)len, 159), *text);
+		*text += len + ((*text)[len] == '\n');
 		if (sscanf(line, "%*s step=%lld replicas %llx", step, hash) == 2)
 			return true;
 	}
 	return false;
 }
 
-int replay_first_difference(
+int replay_find_difference(
 	const struct replay *a, const struct replay *b, int64_t *step, struct err *e)
 {
-	char *paths[2] = {path_of(a, "run"), path_of(b, "run")};
+	char *paths[2] = {replay_path(a, "run"), replay_path(b, "run")};
 	struct run_log logs[2] = {{0}};
 	int rc = run_log_read(&logs[0], paths[0], e) ||
 		 run_log_read(&logs[1], paths[1], e);
@@ -277,7 +278,8 @@ int replay_first_difference(
 	long long i, j;
 	unsigned long long p, q;
 	*step = -1;
-	while (!rc && *step < 0 && next_replicas(&x, &i, &p) && next_replicas(&y, &j, &q))
+	while (!rc && *step < 0 && next_replica_hash(&x, &i, &p) &&
+		next_replica_hash(&y, &j, &q))
 		if (i != j || p != q)
 			*step = i < j ? i : j;
 	for (int k = 0; k < 2; k++) {
@@ -287,15 +289,13 @@ int replay_first_difference(
 	return rc ? -1 : 0;
 }
 
-/* ---- the files ---------------------------------------------------------------------- */
-
 static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
 {
 	(void)s, (void)kind, (void)at;
 	return remove(path);
 }
 
-void replay_remove(const char *directory)
+void replay_remove_files(const char *directory)
 {
 	enum { MAX_OPEN = 8 };
 	if (nftw(directory, remove_entry, MAX_OPEN, FTW_DEPTH | FTW_PHYS))

@@ -14,15 +14,15 @@ struct report_run {
 	int control;	     /* index of the run's control; -1: it is a control itself */
 	const char *verdict; /* words, maybe ": " and a reason; NULL: none */
 	const char *details; /* lines of text; NULL: none */
-	enum report_tone tone; /* color of the verdict */
+	enum report_tone tone; /* selects the color of the verdict */
 };
 
 struct report {
 	const struct run_log *logs;    /* [n], the controls first */
 	const struct report_run *runs; /* [n] */
 	int n;
-	const char *column;   /* shown first */
-	enum curve_axis axis; /* shown first */
+	const char *column;   /* column that is shown first */
+	enum curve_axis axis; /* axis that is shown first */
 	bool one_set;	      /* the tests are replicas of each other */
 	bool whole_range;     /* show all values, even those far from the rest */
 };
@@ -32,12 +32,13 @@ int report_write(const struct report *r, const char *path, struct err *e);
 
 /* ---- facts.c: facts about runs, from their logs ------------------------------------ */
 
+/* Returns the number of controls, which are the first runs. */
 int report_count_controls(const struct report *r);
 /* Appends the verdict without its reason; "control" for a control. */
-void report_words(const struct report_run *run, struct str *out);
+void report_append_words(const struct report_run *run, struct str *out);
 
 /* Appends the techniques of a run: its options that differ from a plain run's. */
-void report_techniques(const struct run_log *l, struct str *out);
+void report_append_techniques(const struct run_log *l, struct str *out);
 
 /* A property that is not the same in all runs. */
 struct difference {
@@ -52,10 +53,12 @@ struct differences {
 	int n_runs;
 };
 
-void differences_find(const struct report *r, struct differences *d);
-void differences_free(struct differences *d);
+/* Collects the options and other properties that differ between the runs. */
+void differences_init(const struct report *r, struct differences *d);
+void differences_release(struct differences *d);
 
-void report_series(const struct report *r, struct series_list *l);
+/* Sets *l to the series of the runs of a report. */
+void report_list_series(const struct report *r, struct series_list *l);
 
 /* ---- figures.c: the curves of a page, thinned --------------------------------------- */
 
@@ -67,7 +70,7 @@ struct figure_curve {
 /* The curves of a column, or the differences of tests and controls. */
 struct figure {
 	char *title;
-	bool difference;
+	bool is_difference;
 	struct scale y;
 	struct outside outside;	     /* points outside the range */
 	struct figure_curve *series; /* [list.n] */
@@ -85,19 +88,21 @@ struct figures {
 };
 
 void figures_init(struct figures *f, const struct report *r);
-void figures_free(struct figures *f);
+void figures_release(struct figures *f);
 
 /* ---- figure_svg.c: as pictures in a page ------------------------------------------------ */
 
 /* Appends a curve's color, width and dashes, as CSS. */
-void figure_stroke(const struct series_list *l, int series, struct str *out);
-void figure_svg(const struct figures *f, int number, struct str *out);
+void figure_print_stroke(const struct series_list *l, int series, struct str *out);
+/* Appends a figure with its caption and labels. */
+void figure_print_svg(const struct figures *f, int number, struct str *out);
 /* Appends a small picture (sparkline) of a run's curve in the first figure. */
-void figure_spark(const struct figures *f, int run, struct str *out);
-void figure_legend(const struct figures *f, struct str *out);
+void figure_print_spark(const struct figures *f, int run, struct str *out);
+/* Appends a list of the series with samples of their strokes. */
+void figure_print_legend(const struct figures *f, struct str *out);
 
 /* ---- report_page.c, report_data.c ------------------------------------------------------- */
 
-void report_put(const struct report *r, enum page_kind kind, struct str *out);
+void report_print_page(const struct report *r, enum page_kind kind, struct str *out);
 /* Appends the curves, as JSON for the script of the page. */
-void report_data(const struct figures *f, struct str *out);
+void report_print_data(const struct figures *f, struct str *out);

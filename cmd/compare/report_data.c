@@ -2,13 +2,9 @@
 #include "compare/report.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-/* ---- JSON -------------------------------------------------------------------------- */
-
-/* Escapes <, > and &, too, because the JSON is the text of an HTML element. */
-static void put_string(struct str *out, const char *s)
+/* Prints a JSON string. Escapes <, > and &, too: the JSON is the text of an HTML element. */
+static void print_string(struct str *out, const char *s)
 {
 	str_putc(out, '"');
 	for (; *s; s++) {
@@ -21,7 +17,8 @@ static void put_string(struct str *out, const char *s)
 	str_putc(out, '"');
 }
 
-static void put_number(struct str *out, double v)
+/* Prints a number in at most seven digits, or exactly if it is whole. */
+static void print_number(struct str *out, double v)
 {
 	char text[NUM_TEXT];
 	if (v == floor(v) && fabs(v) < 1e15)
@@ -32,130 +29,130 @@ static void put_number(struct str *out, double v)
 		str_printf(out, "%.7g", v);
 }
 
-static void put_key(struct str *out, bool first, const char *key)
+static void print_key(struct str *out, bool is_first, const char *key)
 {
-	str_puts(out, first ? "" : ",");
-	put_string(out, key);
+	str_puts(out, is_first ? "" : ",");
+	print_string(out, key);
 	str_putc(out, ':');
 }
 
-static void put_array(
+/* Prints a key and n numbers that are `stride` bytes apart. */
+static void print_array(
 	struct str *out, const char *key, const double *first, int64_t n, size_t stride)
 {
-	put_key(out, !strcmp(key, "x"), key);
+	print_key(out, !strcmp(key, "x"), key);
 	for (int64_t i = 0; i < n; i++) {
 		str_putc(out, i ? ',' : '[');
-		put_number(out, first[(size_t)i * (stride / sizeof(double))]);
+		print_number(out, first[(size_t)i * (stride / sizeof(double))]);
 	}
 	str_puts(out, n ? "]" : "[]");
 }
 
-/* ---- curves ------------------------------------------------------------------------ */
-
 /* Prints {x, y}, or {x, y, lo, hi} if points stand for several values; x are steps. */
-static void put_curve(struct str *out, const struct figure_curve *c)
+static void print_curve(struct str *out, const struct figure_curve *c)
 {
 	const struct series_point *p = c->p;
-	bool band = false;
+	bool has_band = false;
 	for (int64_t k = 0; k < c->n; k++)
-		band |= p[k].low < p[k].high;
+		has_band |= p[k].low < p[k].high;
 	if (!c->n) {
 		str_puts(out, "null");
 		return;
 	}
 	str_putc(out, '{');
-	put_array(out, "x", &p->step, c->n, sizeof(*p));
-	put_array(out, "y", &p->y, c->n, sizeof(*p));
-	if (band) {
-		put_array(out, "lo", &p->low, c->n, sizeof(*p));
-		put_array(out, "hi", &p->high, c->n, sizeof(*p));
+	print_array(out, "x", &p->step, c->n, sizeof(*p));
+	print_array(out, "y", &p->y, c->n, sizeof(*p));
+	if (has_band) {
+		print_array(out, "lo", &p->low, c->n, sizeof(*p));
+		print_array(out, "hi", &p->high, c->n, sizeof(*p));
 	}
 	str_putc(out, '}');
 }
 
-static void put_curves(struct str *out, const struct figure_curve *c, int n)
+static void print_curves(struct str *out, const struct figure_curve *c, int n)
 {
 	for (int i = 0; i < n; i++) {
 		str_putc(out, i ? ',' : '[');
-		put_curve(out, &c[i]);
+		print_curve(out, &c[i]);
 	}
 	str_putc(out, ']');
 }
 
 /* Prints the values of the axes in at most `max` evenly spaced rows, from the first to the last. */
-static void put_knots(struct str *out, const struct run_log *l, int64_t max)
+static void print_knots(struct str *out, const struct run_log *l, int64_t max)
 {
 	int64_t n = min64(l->n_rows, max);
-	bool first = true;
+	bool is_first = true;
 	str_putc(out, '{');
 	for (enum curve_axis a = 0; a < N_CURVE_AXES; a++) {
 		double *v = n ? curve_axis_values(l, a) : NULL;
-		bool whole = v != NULL;
-		for (int64_t i = 0; i < l->n_rows && whole; i++)
-			whole = isfinite(v[i]);
-		if (whole) {
-			put_key(out, first, curve_axis_names[a]);
+		bool is_complete = v != NULL;
+		for (int64_t i = 0; i < l->n_rows && is_complete; i++)
+			is_complete = isfinite(v[i]);
+		if (is_complete) {
+			print_key(out, is_first, curve_axis_names[a]);
 			for (int64_t i = 0; i < n; i++) {
 				str_putc(out, i ? ',' : '[');
-				put_number(out,
+				print_number(out,
 					v[n > 1 ? i * (l->n_rows - 1) / (n - 1) : 0]);
 			}
 			str_putc(out, ']');
-			first = false;
+			is_first = false;
 		}
 		free(v);
 	}
 	str_putc(out, '}');
 }
 
-static void put_series(struct str *out, const struct figures *f)
+static void print_series(struct str *out, const struct figures *f)
 {
 	for (int i = 0; i < f->list.n; i++) {
 		const struct curve_series *s = &f->list.v[i];
 		struct str stroke = {0};
-		figure_stroke(&f->list, i, &stroke);
+		figure_print_stroke(&f->list, i, &stroke);
 		str_puts(out, i ? ",\n{\"name\":" : "\n{\"name\":");
-		put_string(out, s->name);
+		print_string(out, s->name);
 		str_printf(out, ",\"first\":%d,\"n\":%d,\"stroke\":", s->first, s->n);
-		put_string(out, stroke.s);
+		print_string(out, stroke.s);
 		str_putc(out, '}');
 		str_free(&stroke);
 	}
 }
 
-static void put_figure(struct str *out, const struct figures *f, const struct figure *fig)
+static void print_figure(
+	struct str *out, const struct figures *f, const struct figure *fig)
 {
 	str_puts(out, "{\"title\":");
-	put_string(out, fig->title);
-	str_printf(out, ",\"zero\":%s,\"y\":[", fig->difference ? "true" : "false");
-	put_number(out, fig->y.low);
+	print_string(out, fig->title);
+	str_printf(out, ",\"zero\":%s,\"y\":[", fig->is_difference ? "true" : "false");
+	print_number(out, fig->y.low);
 	str_putc(out, ',');
-	put_number(out, fig->y.high);
+	print_number(out, fig->y.high);
 	str_puts(out, "],\"series\":");
-	put_curves(out, fig->series, f->list.n);
+	print_curves(out, fig->series, f->list.n);
 	str_puts(out, ",\"runs\":");
-	put_curves(out, fig->runs, f->list.n_runs);
+	print_curves(out, fig->runs, f->list.n_runs);
 	str_putc(out, '}');
 }
 
-void report_data(const struct figures *f, struct str *out)
+void report_print_data(const struct figures *f, struct str *out)
 {
 	enum { KNOTS = 2000 };
 	int64_t max = max64(20, min64(500, KNOTS / f->list.n_runs));
 	str_printf(out, "{\"axis\":\"%s\",\"series\":[", curve_axis_names[f->r->axis]);
-	put_series(out, f);
+	print_series(out, f);
 	str_puts(out, "],\"runs\":[");
 	for (int i = 0; i < f->list.n_runs; i++) {
 		str_puts(out, i ? ",\n{\"name\":" : "\n{\"name\":");
-		put_string(out, f->list.names[i]);
+		print_string(out, f->list.names[i]);
 		str_puts(out, ",\"knots\":");
-		put_knots(out, &f->list.logs[i], max);
+		print_knots(out, &f->list.logs[i], max);
 		str_putc(out, '}');
 	}
 	str_puts(out, "],\"figures\":[\n");
 	for (int i = 0; i < f->n; i++) {
 		str_puts(out, i ? ",\n" : "");
-		put_figure(out, f, &f->v[i]);
+		print_figure(out, f, &f->v[i]);
 	}
 	str_puts(out, "]}");
 }

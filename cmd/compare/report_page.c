@@ -3,9 +3,6 @@
 #include "compare/report.h"
 #include "compare/speed.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 PAGE_EMBED(report_curves_html, "share/report/curves.html");
 PAGE_EMBED(report_curves_css, "share/report/curves.css");
 PAGE_EMBED(report_page_js, "share/report/page.js");
@@ -19,15 +16,13 @@ struct view {
 	char **names; /* [r->n], of the runs */
 };
 
-/* ---- verdicts ---------------------------------------------------------------------- */
-
-/* Prints the first names of the controls or of the tests. */
-static void put_names(const struct view *v, bool controls, struct str *out)
+/* Prints the names of the controls or of the tests, at most MAX_NAMES. */
+static void print_names(const struct view *v, bool are_controls, struct str *out)
 {
 	enum { MAX_NAMES = 4 };
 	int n = 0;
 	for (int i = 0; i < v->r->n; i++) {
-		if ((v->r->runs[i].control < 0) != controls || n++ >= MAX_NAMES)
+		if ((v->r->runs[i].control < 0) != are_controls || n++ >= MAX_NAMES)
 			continue;
 		str_puts(out, n > 1 ? ", " : "");
 		str_puts(out, v->names[i]);
@@ -36,35 +31,35 @@ static void put_names(const struct view *v, bool controls, struct str *out)
 		str_printf(out, " and %d more", n - MAX_NAMES);
 }
 
-static void put_title(const void *context, struct str *out)
+static void print_title(const void *context, struct str *out)
 {
 	const struct view *v = context;
 	if (v->r->n > report_count_controls(v->r)) {
-		put_names(v, false, out);
+		print_names(v, false, out);
 		str_puts(out, " against ");
 	}
-	put_names(v, true, out);
+	print_names(v, true, out);
 }
 
-static void put_verdict(struct str *out, const struct report_run *run)
+static void print_verdict(struct str *out, const struct report_run *run)
 {
 	struct str words = {0};
-	report_words(run, &words);
+	report_append_words(run, &words);
 	html_badge(out, run->tone, words.s);
 	str_free(&words);
 }
 
-/* Prints text in which "step 12" links to the curves at that step. */
-static void put_linked(struct str *out, const char *text)
+/* Prints text with links from "step 12" to the curves at that step. */
+static void print_linked(struct str *out, const char *text)
 {
 	static const char word[] = "step ";
 	for (const char *at; (at = strstr(text, word));) {
 		const char *number = at + strlen(word);
 		size_t digits = strspn(number, "0123456789");
-		struct str before = {0};
-		str_add(&before, text, (size_t)(at - text));
-		html_text(out, before.s);
-		str_free(&before);
+		struct str prefix = {0};
+		str_add(&prefix, text, (size_t)(at - text));
+		html_text(out, prefix.s);
+		str_free(&prefix);
 		if (digits && digits < 17)
 			str_printf(out, "<a href=\"#step=%.*s\">%s%.*s</a>", (int)digits,
 				number, word, (int)digits, number);
@@ -75,87 +70,89 @@ static void put_linked(struct str *out, const char *text)
 	html_text(out, text);
 }
 
-static void put_reason(struct str *out, const struct report_run *run)
+static void print_reason(struct str *out, const struct report_run *run)
 {
 	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;
 	if (!reason)
 		return;
 	str_puts(out, "<span class=\"reason\">");
-	put_linked(out, reason + 2);
+	print_linked(out, reason + 2);
 	str_puts(out, "</span>");
 }
 
-static bool same_words(const struct report_run *a, const struct report_run *b)
+static bool have_same_words(const struct report_run *a, const struct report_run *b)
 {
 	struct str x = {0}, y = {0};
-	report_words(a, &x);
-	report_words(b, &y);
-	bool same = (a->control < 0) == (b->control < 0) && !strcmp(x.s, y.s);
+	report_append_words(a, &x);
+	report_append_words(b, &y);
+	bool is_same = (a->control < 0) == (b->control < 0) && !strcmp(x.s, y.s);
 	str_free(&x);
 	str_free(&y);
-	return same;
+	return is_same;
 }
 
-/* Returns true if all runs with the same verdict words have the same reason: it is then printed in
- * the summary, otherwise in the table. */
+/* Returns true if all runs with the verdict words of `run` have the same reason. The reason is then
+ * printed in the summary, otherwise in the table. */
 static bool has_one_reason(const struct report *r, int run)
 {
 	const struct report_run *x = &r->runs[run];
 	for (int i = 0; i < r->n; i++)
 		if (x->verdict && r->runs[i].verdict &&
 			strcmp(r->runs[i].verdict, x->verdict) != 0 &&
-			same_words(&r->runs[i], x))
+			have_same_words(&r->runs[i], x))
 			return false;
 	return true;
 }
 
-/* Prints all runs with the same verdict words as `first`, the first of them. */
-static void put_group(const struct view *v, int first, struct str *out)
+/* Prints the names of all runs with the verdict words of run `first`, and their reason. */
+static void print_group(const struct view *v, int first, struct str *out)
 {
 	enum { MAX_NAMES = 4 };
 	const struct report_run *runs = v->r->runs;
 	struct str names = {0};
 	int n = 0;
 	for (int i = first; i < v->r->n; i++)
-		if (same_words(&runs[i], &runs[first]) && n++ < MAX_NAMES)
+		if (have_same_words(&runs[i], &runs[first]) && n++ < MAX_NAMES)
 			str_printf(&names, "%s%s", n > 1 ? ", " : "", v->names[i]);
 	if (n > MAX_NAMES)
 		str_printf(&names, " and %d more", n - MAX_NAMES);
 	str_puts(out, "<li>");
-	put_verdict(out, &runs[first]);
+	print_verdict(out, &runs[first]);
 	str_puts(out, " ");
 	html_element(out, "bdi", NULL, names.s);
 	if (has_one_reason(v->r, first))
-		put_reason(out, &runs[first]);
+		print_reason(out, &runs[first]);
 	str_puts(out, "</li>\n");
 	str_free(&names);
 }
 
+/* Returns true for a test whose verdict words no earlier run has. */
 static bool begins_group(const struct report *r, int run)
 {
 	for (int i = 0; i < run; i++)
-		if (same_words(&r->runs[i], &r->runs[run]))
+		if (have_same_words(&r->runs[i], &r->runs[run]))
 			return false;
 	return r->runs[run].control >= 0;
 }
 
-static void put_summary(const void *context, struct doc *d)
+static void print_summary(const void *context, struct doc *d)
 {
 	const struct view *v = context;
 	str_puts(d->out, "<ul class=\"verdicts\">\n");
 	for (int i = 0; i < v->r->n; i++)
 		if (begins_group(v->r, i))
-			put_group(v, i, d->out);
+			print_group(v, i, d->out);
 	str_puts(d->out, "</ul>");
 }
 
 /* ---- runs -------------------------------------------------------------------------- */
 
 /* Prints a table cell. On narrow screens, a label replaces the column's heading. */
-static void put_cell(struct str *out, const char *label, const char *text, bool number)
+static void print_cell(
+	struct str *out, const char *label, const char *text, bool is_number)
 {
 	str_printf(out, "<td class=\"%s\" data-label=\"%s\">",
-		number		? "number"
+		is_number	? "number"
 		: text && *text ? ""
 				: "absent",
 		label);
@@ -169,30 +166,32 @@ static const char *fact_name(const struct report *r, int fact)
 {
 	static const char *const names[N_FACTS] = {
 		"Layout", "Techniques", NULL, ">MFU", ">Peak memory"};
-	return fact == SPEED ? speed_heading(speed_column(r->logs, r->n)) : names[fact];
+	return fact == SPEED ? speed_heading(choose_speed_column(r->logs, r->n))
+			     : names[fact];
 }
 
-/* Prints a fact of a run; nothing if it is not in the log. */
-static void put_fact(
+/* Prints a fact of a run, such as its layout; nothing if the log lacks it. */
+static void print_fact(
 	const struct report *r, const struct run_log *l, int fact, struct str *out)
 {
 	int columns_of[N_FACTS] = {[MFU] = COL_MFU, [MEMORY] = COL_MEM};
 	char text[NUM_TEXT];
-	columns_of[SPEED] = speed_column(r->logs, r->n);
+	columns_of[SPEED] = choose_speed_column(r->logs, r->n);
 	if (fact == LAYOUT) {
 		str_puts(out, l->info.layout ? l->info.layout : "");
 	} else if (fact == TECHNIQUES) {
-		report_techniques(l, out);
+		report_append_techniques(l, out);
 		if (!out->len && l->config.len)
 			str_puts(out, "default");
 	} else {
-		struct speed s = speed_of(l, 1, columns_of[fact]);
+		struct speed s = measure_speed(l, 1, columns_of[fact]);
 		if (s.value == s.value)
-			str_puts(out, speed_text(text, columns_of[fact], s.value));
+			str_puts(out, speed_format(text, columns_of[fact], s.value));
 	}
 }
 
-static void put_run(const struct view *v, int run, const struct str *facts,
+/* Prints the row of a run. shown[fact]: the table has the column. */
+static void print_run(const struct view *v, int run, const struct str *facts,
 	const bool *shown, struct str *out)
 {
 	str_puts(out, "<tr><th><bdi title=\"");
@@ -200,21 +199,21 @@ static void put_run(const struct view *v, int run, const struct str *facts,
 	str_puts(out, "\">");
 	html_text(out, v->names[run]);
 	str_puts(out, "</bdi></th><td class=\"sparks\">");
-	figure_spark(&v->figures, run, out);
+	figure_print_spark(&v->figures, run, out);
 	str_puts(out, "</td><td class=\"verdict-cell\">");
-	put_verdict(out, &v->r->runs[run]);
+	print_verdict(out, &v->r->runs[run]);
 	if (!has_one_reason(v->r, run))
-		put_reason(out, &v->r->runs[run]);
+		print_reason(out, &v->r->runs[run]);
 	str_puts(out, "</td>");
 	for (int k = 0; k < N_FACTS; k++) {
 		const char *name = fact_name(v->r, k);
 		if (shown[k])
-			put_cell(out, name + (*name == '>'), facts[k].s, *name == '>');
+			print_cell(out, name + (*name == '>'), facts[k].s, *name == '>');
 	}
 	str_puts(out, "</tr>\n");
 }
 
-static void put_table(const struct view *v, struct doc *d)
+static void print_table(const struct view *v, struct doc *d)
 {
 	const char *head[3 + N_FACTS] = {"Run", v->r->column, "Verdict"};
 	int n = 3;
@@ -222,7 +221,7 @@ static void put_table(const struct view *v, struct doc *d)
 	struct str(*facts)[N_FACTS] = xcalloc((size_t)v->r->n, sizeof(*facts));
 	for (int i = 0; i < v->r->n; i++)
 		for (int k = 0; k < N_FACTS; k++) {
-			put_fact(v->r, &v->r->logs[i], k, &facts[i][k]);
+			print_fact(v->r, &v->r->logs[i], k, &facts[i][k]);
 			shown[k] |= facts[i][k].len > 0;
 		}
 	for (int k = 0; k < N_FACTS; k++)
@@ -236,7 +235,7 @@ static void put_table(const struct view *v, struct doc *d)
 	}
 	doc_head(d, "runs", head, n);
 	for (int i = 0; i < v->r->n; i++)
-		put_run(v, i, facts[i], shown, d->out);
+		print_run(v, i, facts[i], shown, d->out);
 	doc_table_end(d);
 	doc_section_end(d);
 	for (int i = 0; i < v->r->n; i++)
@@ -245,9 +244,7 @@ static void put_table(const struct view *v, struct doc *d)
 	free(facts);
 }
 
-/* ---- curves ------------------------------------------------------------------------ */
-
-static void put_left_out(const struct figures *f, struct str *out)
+static void print_omitted_columns(const struct figures *f, struct str *out)
 {
 	enum { MAX_NAMES = 40 };
 	if (!f->left_out.n)
@@ -260,29 +257,27 @@ static void put_left_out(const struct figures *f, struct str *out)
 	str_puts(out, f->left_out.n > MAX_NAMES ? ", ...</p>\n" : "</p>\n");
 }
 
-static void put_curves(const struct view *v, struct doc *d)
+static void print_curves(const struct view *v, struct doc *d)
 {
 	doc_section(d, "curves", "Curves");
 	str_puts(d->out, report_curves_html);
-	figure_legend(&v->figures, d->out);
+	figure_print_legend(&v->figures, d->out);
 	str_puts(d->out, "<div id=\"plots\">\n");
 	for (int i = 0; i < v->figures.n; i++)
-		figure_svg(&v->figures, i, d->out);
+		figure_print_svg(&v->figures, i, d->out);
 	str_puts(d->out, "</div>\n");
-	put_left_out(&v->figures, d->out);
+	print_omitted_columns(&v->figures, d->out);
 	doc_section_end(d);
 }
 
-/* ---- speed and memory -------------------------------------------------------------- */
-
-static void put_measure(struct doc *d, const struct speed_diff *x)
+static void print_measure(struct doc *d, const struct speed_diff *x)
 {
 	char text[NUM_TEXT];
 	doc_row(d);
 	doc_cell(d, CELL_TEXT, speed_name(x->column));
 	doc_cell(d, CELL_TEXT, x->words);
-	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->control.value));
-	doc_cell(d, CELL_NUMBER, speed_text(text, x->column, x->test.value));
+	doc_cell(d, CELL_NUMBER, speed_format(text, x->column, x->control.value));
+	doc_cell(d, CELL_NUMBER, speed_format(text, x->column, x->test.value));
 	snprintf(text, sizeof(text), "%+.2f %%", 100 * (x->ratio - 1));
 	doc_cell(d, CELL_NUMBER, text);
 	snprintf(text, sizeof(text), "%+.2f to %+.2f %%", 100 * (x->low - 1),
@@ -291,32 +286,32 @@ static void put_measure(struct doc *d, const struct speed_diff *x)
 	doc_row_end(d);
 }
 
-static void put_speed(const struct view *v, struct doc *d)
+static void print_speed(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	static const char *const head[] = {"Measurement", "Statement", ">Control",
 		">Test", ">Change", ">95 % interval"};
 	struct speed_diff diffs[MAX_SPEEDS];
-	bool any = false;
+	bool has_speed = false;
 	for (int i = 0; i < r->n; i++) {
 		int n = r->runs[i].control < 0
 				? 0
 				: speed_compare(r->logs, report_count_controls(r),
 					  &r->logs[i], 1, diffs);
-		if (n && !any) {
+		if (n && !has_speed) {
 			doc_section(d, "speed", "Speed and memory");
 			doc_head(d, "speed", head, ARRAY_LEN(head));
 		}
-		any |= n > 0;
+		has_speed |= n > 0;
 		if (n) {
 			str_printf(d->out, "<tr><th colspan=\"%zu\">", ARRAY_LEN(head));
 			html_text(d->out, v->names[i]);
 			str_puts(d->out, "</th></tr>\n");
 		}
 		for (int k = 0; k < n; k++)
-			put_measure(d, &diffs[k]);
+			print_measure(d, &diffs[k]);
 	}
-	if (!any)
+	if (!has_speed)
 		return;
 	doc_table_end(d);
 	str_puts(d->out,
@@ -325,9 +320,7 @@ static void put_speed(const struct view *v, struct doc *d)
 	doc_section_end(d);
 }
 
-/* ---- details and differences -------------------------------------------------------- */
-
-static void put_details(const struct view *v, struct doc *d)
+static void print_details(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	enum { MAX_OPEN = 8 };
@@ -341,24 +334,24 @@ static void put_details(const struct view *v, struct doc *d)
 		str_puts(d->out, " against ");
 		html_text(d->out, v->names[r->runs[i].control]);
 		str_puts(d->out, "</summary>\n<pre>");
-		put_linked(d->out, r->runs[i].details);
+		print_linked(d->out, r->runs[i].details);
 		str_puts(d->out, "</pre></details>\n");
 	}
 	doc_section_end(d);
 }
 
-static void put_differences(const struct view *v, struct doc *d)
+static void print_differences(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
-	const bool page = d->kind == PAGE_HTML;
-	struct differences all;
-	differences_find(r, &all);
+	const bool is_page = d->kind == PAGE_HTML;
+	struct differences list;
+	differences_init(r, &list);
 	doc_section(d, "differences", "Options and environment");
-	if (all.n) {
+	if (list.n) {
 		doc_markup(d, "", "\nDifferences in options and environment:\n");
 		doc_table(d, "differences");
 		doc_column(d, "", false);
-		if (page)
+		if (is_page)
 			doc_column(d, "of", false);
 		for (int i = 0; i < r->n; i++)
 			doc_column(d, v->names[i], false);
@@ -366,24 +359,24 @@ static void put_differences(const struct view *v, struct doc *d)
 	} else
 		doc_markup(d, "<p>No difference is logged.</p>\n",
 			"\nNo difference in options or environment is logged.\n");
-	for (int64_t k = 0; k < all.n; k++) {
+	for (int64_t k = 0; k < list.n; k++) {
 		doc_row(d);
-		doc_cell(d, CELL_HEADING, all.v[k].key);
-		if (page)
-			doc_cell(d, CELL_TEXT, all.v[k].group);
+		doc_cell(d, CELL_HEADING, list.v[k].key);
+		if (is_page)
+			doc_cell(d, CELL_TEXT, list.v[k].group);
 		for (int i = 0; i < r->n; i++)
-			doc_cell(d, CELL_TEXT, all.v[k].value[i]);
+			doc_cell(d, CELL_TEXT, list.v[k].value[i]);
 		doc_row_end(d);
 	}
-	if (all.n)
+	if (list.n)
 		doc_table_end(d);
 	doc_section_end(d);
-	differences_free(&all);
+	differences_release(&list);
 }
 
 /* ---- Markdown ---------------------------------------------------------------------- */
 
-static void md_runs(const struct view *v, struct doc *d)
+static void print_md_runs(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	const char *head[2 + N_FACTS] = {"Run"};
@@ -397,19 +390,19 @@ static void md_runs(const struct view *v, struct doc *d)
 		doc_cell(d, CELL_HEADING, v->names[i]);
 		for (int k = 0; k < N_FACTS; k++) {
 			str_clear(&text);
-			put_fact(r, &r->logs[i], k, &text);
+			print_fact(r, &r->logs[i], k, &text);
 			if (k == TECHNIQUES && !text.len)
 				str_puts(&text, "default");
 			doc_cell(d, CELL_TEXT, text.s);
 		}
 		str_clear(&text);
-		report_words(&r->runs[i], &text);
+		report_append_words(&r->runs[i], &text);
 		doc_cell(d, CELL_TEXT, text.s);
 		doc_row_end(d);
 	}
 }
 
-static void md_details(const struct view *v, int i, struct str *out)
+static void print_md_details(const struct view *v, int i, struct str *out)
 {
 	const struct report *r = v->r;
 	const struct report_run *run = &r->runs[i];
@@ -428,7 +421,7 @@ static void md_details(const struct view *v, int i, struct str *out)
 	md_block(out, lines.len ? lines.s : "");
 }
 
-static void md_graph(const struct report *r, struct str *out)
+static void print_md_graph(const struct report *r, struct str *out)
 {
 	const struct graph_style style = {MARKS_ASCII, false, 90, 20};
 	struct curve_plot c;
@@ -440,47 +433,45 @@ static void md_graph(const struct report *r, struct str *out)
 	} else {
 		c.graph.settled = !r->whole_range;
 		graph_text(&c.graph, &style, &text);
-		curve_plot_free(&c);
+		curve_plot_release(&c);
 	}
 	str_putc(out, '\n');
 	md_block(out, text.s);
 	str_free(&text);
 }
 
-/* ---- reports ----------------------------------------------------------------------- */
-
-static void put_body(const void *context, struct doc *d)
+static void print_body(const void *context, struct doc *d)
 {
 	const struct view *v = context;
-	put_table(v, d);
-	put_curves(v, d);
+	print_table(v, d);
+	print_curves(v, d);
 	if (v->r->n == 1)
 		return;
-	put_speed(v, d);
-	put_details(v, d);
-	put_differences(v, d);
+	print_speed(v, d);
+	print_details(v, d);
+	print_differences(v, d);
 }
 
-static void put_markdown(const void *context, struct doc *d)
+static void print_markdown(const void *context, struct doc *d)
 {
 	const struct view *v = context;
-	md_runs(v, d);
+	print_md_runs(v, d);
 	for (int i = 0; i < v->r->n; i++)
 		if (v->r->runs[i].control >= 0)
-			md_details(v, i, d->out);
-	md_graph(v->r, d->out);
+			print_md_details(v, i, d->out);
+	print_md_graph(v->r, d->out);
 	if (v->r->n > 1)
-		put_differences(v, d);
+		print_differences(v, d);
 }
 
-static void put_data(const void *context, struct str *out)
+static void print_data(const void *context, struct str *out)
 {
 	const struct view *v = context;
-	report_data(&v->figures, out);
+	report_print_data(&v->figures, out);
 }
 
-static const struct page page = {"pt-compare", put_title, put_summary, put_body,
-	put_markdown, report_curves_css, report_page_js, put_data};
+static const struct page page = {"pt-compare", print_title, print_summary, print_body,
+	print_markdown, report_curves_css, report_page_js, print_data};
 
 static void view_init(struct view *v, const struct report *r)
 {
@@ -489,12 +480,12 @@ static void view_init(struct view *v, const struct report *r)
 	v->names = v->figures.list.names;
 }
 
-void report_put(const struct report *r, enum page_kind kind, struct str *out)
+void report_print_page(const struct report *r, enum page_kind kind, struct str *out)
 {
 	struct view v;
 	view_init(&v, r);
 	page_print(&page, &v, kind, out);
-	figures_free(&v.figures);
+	figures_release(&v.figures);
 }
 
 int report_write(const struct report *r, const char *path, struct err *e)
@@ -502,6 +493,6 @@ int report_write(const struct report *r, const char *path, struct err *e)
 	struct view v;
 	view_init(&v, r);
 	int rc = page_write(&page, &v, path, e);
-	figures_free(&v.figures);
+	figures_release(&v.figures);
 	return rc;
 }

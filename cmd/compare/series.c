@@ -5,10 +5,8 @@
 
 #include <math.h>
 
-/* ---- names ------------------------------------------------------------------------- */
-
-/* Returns the length of the names' common prefix that ends with / or # (before a run in a file). */
-static size_t common_begin(const struct run_log *logs, int n)
+/* Returns the length of the logs' common prefix that ends with /, or with # before a run. */
+static size_t common_prefix(const struct run_log *logs, int n)
 {
 	size_t common = 0;
 	for (size_t at = 0;; at++) {
@@ -21,18 +19,18 @@ static size_t common_begin(const struct run_log *logs, int n)
 	}
 }
 
-/* Returns the length of the names' common suffix that begins with /, such as "/log.csv". */
-static size_t common_end(const struct run_log *logs, int n, size_t begin)
+/* Returns the length of the common suffix of the logs' names that begins with /, as "/log.csv". */
+static size_t common_suffix(const struct run_log *logs, int n, size_t begin)
 {
 	size_t common = 0, len = strlen(logs[0].name);
-	bool differ = false;
+	bool do_differ = false;
 	for (int i = 1; i < n; i++)
-		differ |= strcmp(logs[0].name, logs[i].name) != 0;
-	for (size_t at = 1; differ && at <= len; at++) {
+		do_differ |= strcmp(logs[0].name, logs[i].name) != 0;
+	for (size_t at = 1; do_differ && at <= len; at++) {
 		char c = logs[0].name[len - at];
 		for (int i = 0; i < n; i++) {
-			size_t other = strlen(logs[i].name);
-			if (begin + at >= other || logs[i].name[other - at] != c)
+			size_t other_len = strlen(logs[i].name);
+			if (begin + at >= other_len || logs[i].name[other_len - at] != c)
 				return common;
 		}
 		if (c == '/')
@@ -41,7 +39,7 @@ static size_t common_end(const struct run_log *logs, int n, size_t begin)
 	return common;
 }
 
-/* Returns a name without its first `begin` and last `end` bytes. */
+/* Allocates a name without its first `begin` and last `end` bytes. */
 static char *brief_name(const char *name, size_t begin, size_t end)
 {
 	size_t len = strlen(name) - begin - end;
@@ -53,17 +51,17 @@ static char *brief_name(const char *name, size_t begin, size_t end)
 	return brief;
 }
 
-/* Allocates the brief names; returns the length of the prefix that was cut off. */
+/* Allocates the brief names. Returns the length of the prefix that was removed. */
 static size_t shorten_names(const struct run_log *logs, int n, char **names)
 {
-	size_t begin = n > 1 ? common_begin(logs, n) : 0;
-	size_t end = common_end(logs, n, begin);
+	size_t begin = n > 1 ? common_prefix(logs, n) : 0;
+	size_t end = common_suffix(logs, n, begin);
 	for (int i = 0; i < n; i++)
 		names[i] = brief_name(logs[i].name, begin, end);
 	return begin;
 }
 
-void runs_shorten(struct run_log *logs, int n)
+void runs_set_brief_names(struct run_log *logs, int n)
 {
 	scoped_ptr char **names = xcalloc((size_t)n, sizeof(*names));
 	shorten_names(logs, n, names);
@@ -73,7 +71,7 @@ void runs_shorten(struct run_log *logs, int n)
 	}
 }
 
-static void name_runs(struct series_list *l)
+static void set_names(struct series_list *l)
 {
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
 	size_t begin = shorten_names(l->logs, l->n_runs, l->names);
@@ -81,26 +79,26 @@ static void name_runs(struct series_list *l)
 	memcpy(l->path, l->logs[0].name, begin);
 }
 
-/* ---- the list ---------------------------------------------------------------------- */
-
-static void add_series(struct series_list *l, int first, int n, bool control)
+static void add_series(struct series_list *l, int first, int n, bool is_control)
 {
 	struct curve_series *s = &l->v[l->n++];
 	struct str name = {0};
 	if (n > 1)
-		str_printf(&name, "mean of %d %s", n, control ? "controls" : "tests");
+		str_printf(&name, "mean of %d %s", n, is_control ? "controls" : "tests");
 	else
 		str_puts(&name, l->names[first]);
-	*s = (struct curve_series){first, n, control, name.s};
+	*s = (struct curve_series){first, n, is_control, name.s};
 }
 
-static void add_runs(struct series_list *l, int first, int n, bool one, bool control)
+/* Adds n runs as as_one series each, or as as_one series of replicas. */
+static void add_runs_as_series(
+	struct series_list *l, int first, int n, bool as_one, bool is_control)
 {
-	if (one && n > 1)
-		add_series(l, first, n, control);
+	if (as_one && n > 1)
+		add_series(l, first, n, is_control);
 	else
 		for (int i = 0; i < n; i++)
-			add_series(l, first + i, 1, control);
+			add_series(l, first + i, 1, is_control);
 }
 
 void series_list_init(struct series_list *l, const struct run_log *logs, int n,
@@ -108,12 +106,13 @@ void series_list_init(struct series_list *l, const struct run_log *logs, int n,
 {
 	*l = (struct series_list){.logs = logs, .n_runs = n};
 	l->v = xcalloc((size_t)n, sizeof(*l->v));
-	name_runs(l);
-	add_runs(l, 0, o->n_controls, !o->each_run, true);
-	add_runs(l, o->n_controls, n - o->n_controls, o->one_set && !o->each_run, false);
+	set_names(l);
+	add_runs_as_series(l, 0, o->n_controls, !o->each_run, true);
+	add_runs_as_series(
+		l, o->n_controls, n - o->n_controls, o->one_set && !o->each_run, false);
 }
 
-void series_list_free(struct series_list *l)
+void series_list_release(struct series_list *l)
 {
 	for (int i = 0; i < l->n; i++)
 		free(l->v[i].name);
@@ -125,15 +124,14 @@ void series_list_free(struct series_list *l)
 	*l = (struct series_list){0};
 }
 
-/* ---- points ------------------------------------------------------------------------ */
-
+/* The runs of a series. */
 struct members {
 	struct log_rows *rows; /* [n] */
 	double **x;	       /* [n][rows], on the axis; NULL: x is the step */
 	int n;
 };
 
-static void members_free(struct members *m)
+static void members_release(struct members *m)
 {
 	for (int i = 0; i < m->n && m->x; i++)
 		free(m->x[i]);
@@ -158,25 +156,24 @@ static int members_init(struct members *m, const struct run_log *logs, int n,
 		err_set(e, EX_DATAERR,
 			"%s: no column '%s', so %s cannot be drawn over %s", logs[i].name,
 			curve_axis_columns(axis), column, curve_axis_names[axis]);
-		members_free(m);
+		members_release(m);
 		return -1;
 	}
 	return 0;
 }
 
-/* Computes the mean of the finite values in this row (a sum might overflow); false: there are
- * none. */
+/* Sets *p to the mean of the finite values at a step; false: none. (A sum might overflow.) */
 static bool mean_point(const struct members *m, double step, struct series_point *p)
 {
 	*p = (struct series_point){step, 0, 0, INFINITY, -INFINITY, 0};
 	for (int i = 0; i < m->n; i++) {
 		const struct log_rows *r = &m->rows[i];
-		double x = !r->here ? NAN : m->x ? m->x[i][r->row] : step;
+		double x = !r->has_row ? NAN : m->x ? m->x[i][r->row] : step;
 		if (!isfinite(x) || !isfinite(r->v))
 			continue;
-		double part = 1.0 / ++p->n_runs;
-		p->x += x * part - p->x * part;
-		p->y += r->v * part - p->y * part;
+		double share = 1.0 / ++p->n_runs;
+		p->x += x * share - p->x * share;
+		p->y += r->v * share - p->y * share;
 		p->low = fmin(p->low, r->v);
 		p->high = fmax(p->high, r->v);
 	}
@@ -185,7 +182,7 @@ static bool mean_point(const struct members *m, double step, struct series_point
 	return p->n_runs > 0;
 }
 
-int series_points(const struct series_list *l, const struct curve_series *s,
+int series_get_points(const struct series_list *l, const struct curve_series *s,
 	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
 	struct err *e)
 {
@@ -200,7 +197,7 @@ int series_points(const struct series_list *l, const struct curve_series *s,
 	for (int i = 0; i < s->n; i++)
 		capacity += m.rows[i].column < 0 ? 0 : m.rows[i].log->n_rows;
 	*p = xmalloc((size_t)capacity * sizeof(**p));
-	while (rows_next(m.rows, m.n, COL_STEP, &step)) {
+	while (log_rows_next(m.rows, m.n, COL_STEP, &step)) {
 		if (mean_point(&m, step, &(*p)[*n])) {
 			max_n = max_n > (*p)[*n].n_runs ? max_n : (*p)[*n].n_runs;
 			++*n;
@@ -210,7 +207,7 @@ int series_points(const struct series_list *l, const struct curve_series *s,
 		if (2 * (*p)[k].n_runs > max_n)
 			(*p)[kept++] = (*p)[k];
 	*n = kept;
-	members_free(&m);
+	members_release(&m);
 	return 0;
 }
 

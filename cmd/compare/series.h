@@ -6,12 +6,12 @@
 
 struct curve_series {
 	int first, n; /* runs [first, first + n) */
-	bool control;
-	char *name; /* of the run, or "mean of 4 controls" */
+	bool is_control;
+	char *name; /* name of the run, or "mean of 4 controls" */
 };
 
 /* Sets the brief names of the runs: without the path they have in common. */
-void runs_shorten(struct run_log *logs, int n);
+void runs_set_brief_names(struct run_log *logs, int n);
 
 struct series_list {
 	const struct run_log *logs;
@@ -29,16 +29,16 @@ struct series_opts {
 };
 void series_list_init(struct series_list *l, const struct run_log *logs, int n,
 	const struct series_opts *o);
-void series_list_free(struct series_list *l);
+void series_list_release(struct series_list *l);
 
 struct series_point {
-	double step, x;	     /* x: the place on the axis */
+	double step, x;	     /* x: value on the axis */
 	double y, low, high; /* mean and extremes, over runs and thinned rows */
 	int n_runs;
 };
 /* Allocates the finite points, in ascending order of steps; for replicas, only steps where more
  * than half have a value. Returns 0, or -1 with *e set if a log has the column but not the axis. */
-int series_points(const struct series_list *l, const struct curve_series *s,
+int series_get_points(const struct series_list *l, const struct curve_series *s,
 	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
 	struct err *e);
 /* Merges groups of consecutive points, all of the same size, so that at most `max` remain. In
@@ -57,4 +57,4 @@ struct curve_plot {
 int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
 	const struct series_opts *o, const char *column, enum curve_axis axis,
 	struct err *e);
-void curve_plot_free(struct curve_plot *c);
+void curve_plot_release(struct curve_plot *c);

@@ -21,7 +21,7 @@ static const struct measure {
 
 _Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "MAX_SPEEDS includes all measures");
 
-static const struct measure *measure_of(int column)
+static const struct measure *find_measure(int column)
 {
 	for (size_t i = 0; i < ARRAY_LEN(measures); i++)
 		if (measures[i].column == column)
@@ -31,7 +31,7 @@ static const struct measure *measure_of(int column)
 
 const char *speed_name(int column)
 {
-	const struct measure *m = measure_of(column);
+	const struct measure *m = find_measure(column);
 	return m ? m->name : columns[column].name;
 }
 
@@ -43,7 +43,7 @@ const char *speed_heading(int column)
 					   : ">Tokens/s";
 }
 
-char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
+char *speed_format(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 {
 	if (!isfinite(v))
 		snprintf(buf, NUM_TEXT, "-");
@@ -61,9 +61,8 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 	return buf;
 }
 
-/* ---- one run ----------------------------------------------------------------------- */
-
-static double error_of(const double *v, int64_t n)
+/* Returns the standard error of the median of n values, from the medians of blocks. */
+static double standard_error(const double *v, int64_t n)
 {
 	double m[SPEED_BLOCKS], *copy = xmalloc((size_t)n * sizeof(*copy));
 	for (int b = 0; b < SPEED_BLOCKS; b++) {
@@ -79,7 +78,7 @@ static double error_of(const double *v, int64_t n)
 	return 1.2533 * 1.4826 * median(m, SPEED_BLOCKS) / sqrt(SPEED_BLOCKS);
 }
 
-/* Measures one run; value, error and deviation are natural logarithms. */
+/* Measures one run. The value and its error are natural logarithms. */
 static struct speed measure_run(const struct run_log *l, const struct measure *m)
 {
 	struct speed s = {.value = NAN, .error = NAN, .df = SPEED_BLOCKS - 1};
@@ -98,7 +97,7 @@ static struct speed measure_run(const struct run_log *l, const struct measure *m
 	} else if (n > s.n_skipped) {
 		s.n_rows = n - s.n_skipped;
 		if (s.n_rows >= SPEED_BLOCKS)
-			s.error = error_of(v + s.n_skipped, s.n_rows);
+			s.error = standard_error(v + s.n_skipped, s.n_rows);
 		s.value = median(v + s.n_skipped, s.n_rows);
 	} else if (n) { /* such as the mean of a whole run */
 		s.value = v[n - 1];
@@ -109,10 +108,8 @@ static struct speed measure_run(const struct run_log *l, const struct measure *m
 	return s;
 }
 
-/* ---- the runs of a side ------------------------------------------------------------ */
-
-/* Raises the error to at least the standard error of the mean of runs with this deviation, which
- * was estimated from n runs. */
+/* Raises the error to the standard error of a mean of runs with this deviation, which was estimated
+ * from n runs, if that is larger. */
 static void widen_error(struct speed *s, double deviation, int n)
 {
 	double between = deviation / sqrt(s->n_runs);
@@ -126,7 +123,7 @@ static void widen_error(struct speed *s, double deviation, int n)
 static struct speed measure_runs(
 	const struct run_log *logs, int n, const struct measure *m)
 {
-	struct speed all = {.df = SPEED_BLOCKS - 1};
+	struct speed total = {.df = SPEED_BLOCKS - 1};
 	double sum = 0, squares = 0, within = 0;
 	int k = 0;
 	for (int i = 0; i < n; i++) {
@@ -138,27 +135,27 @@ static struct speed measure_runs(
 		k++;
 		squares += delta * (s.value - sum / k); /* Welford */
 		within += s.error * s.error;
-		all.n_rows += s.n_rows;
-		all.n_skipped += s.n_skipped;
+		total.n_rows += s.n_rows;
+		total.n_skipped += s.n_skipped;
 	}
 	if (!k)
 		return (struct speed){.value = NAN, .error = NAN};
-	all.value = m->peak ? round(exp(sum / k)) : exp(sum / k); /* (whole bytes) */
-	all.error = sqrt(within) / k;
-	all.n_runs = k;
-	all.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
-	widen_error(&all, all.deviation, k);
-	return all;
+	total.value = m->peak ? round(exp(sum / k)) : exp(sum / k); /* (whole bytes) */
+	total.error = sqrt(within) / k;
+	total.n_runs = k;
+	total.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
+	widen_error(&total, total.deviation, k);
+	return total;
 }
 
-struct speed speed_of(const struct run_log *logs, int n, int column)
+struct speed measure_speed(const struct run_log *logs, int n, int column)
 {
-	const struct measure *m = measure_of(column);
+	const struct measure *m = find_measure(column);
 	BUG_ON(!m);
 	return measure_runs(logs, n, m);
 }
 
-int speed_column(const struct run_log *logs, int n)
+int choose_speed_column(const struct run_log *logs, int n)
 {
 	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_SPS, COL_DT};
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
@@ -168,15 +165,15 @@ int speed_column(const struct run_log *logs, int n)
 	return COL_TPS;
 }
 
-static struct speed_diff make_diff(
+static struct speed_diff compare_measure(
 	const struct measure *m, struct speed a, struct speed b)
 {
 	struct speed_diff d = {m->column, a, b, b.value / a.value, NAN, NAN, NULL};
 	double x = a.error, y = b.error;
 	int df = a.df < b.df ? a.df : b.df;
-	double part = student_quantile(0.05, df > 1 ? df : 1) * sqrt(x * x + y * y);
-	d.low = d.ratio * exp(-part);
-	d.high = d.ratio * exp(part);
+	double width = student_quantile(0.05, df > 1 ? df : 1) * sqrt(x * x + y * y);
+	d.low = d.ratio * exp(-width);
+	d.high = d.ratio * exp(width);
 	return d;
 }
 
@@ -186,26 +183,27 @@ static double log_gain(const struct speed_diff *d)
 	return d->column == COL_DT ? -log(d->ratio) : log(d->ratio);
 }
 
+/* Returns half the width of the interval of the ratio's logarithm. */
 static double half_width(const struct speed_diff *d)
 {
 	return log(d->high / d->ratio);
 }
 
-/* Returns true if two measures are of one quantity within their noise, such as tokens per second
- * and the time of a step. */
+/* Returns true if two measures are of the same quantity within their noise, such as tokens per
+ * second and the time of a step. */
 static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
 {
 	const double rounding = 0.02;
 	bool per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
 		b->column == COL_TPS_PER_GPU || b->column == COL_MFU};
 	double noise = per_rank[0] == per_rank[1] ? half_width(a) + half_width(b) : 0;
-	return !measure_of(a->column)->peak && !measure_of(b->column)->peak &&
+	return !find_measure(a->column)->peak && !find_measure(b->column)->peak &&
 	       fabs(log_gain(a) - log_gain(b)) < fmax(rounding, noise);
 }
 
-/* Gives all measures of the same quantity as the first one the widest of their intervals, so that
- * their statements agree. done[]: measures that have such an interval. */
-static void reconcile(struct speed_diff *d, int n, int first, bool *done)
+/* Widens the intervals of all measures of the same quantity as measure `first` to a common one, so
+ * that their statements agree. done[]: measures with such an interval. */
+static void widen_intervals(struct speed_diff *d, int n, int first, bool *done)
 {
 	bool same[MAX_SPEEDS] = {false};
 	double low = INFINITY, high = -INFINITY, wide = NAN;
@@ -224,15 +222,15 @@ static void reconcile(struct speed_diff *d, int n, int first, bool *done)
 	for (int i = first; i < n; i++) {
 		if (!same[i])
 			continue;
-		bool time = d[i].column == COL_DT;
-		d[i].low = exp(time ? -high - wide : low - wide);
-		d[i].high = exp(time ? -low + wide : high + wide);
+		bool is_time = d[i].column == COL_DT;
+		d[i].low = exp(is_time ? -high - wide : low - wide);
+		d[i].high = exp(is_time ? -low + wide : high + wide);
 	}
 }
 
-static void set_words(struct speed_diff *d)
+static void set_statement(struct speed_diff *d)
 {
-	const struct measure *m = measure_of(d->column);
+	const struct measure *m = find_measure(d->column);
 	d->words = isnan(d->low)   ? "too few steps for a statement"
 		   : d->low > 1	   ? m->more
 		   : d->high < 1   ? m->less
@@ -252,23 +250,21 @@ int speed_compare(const struct run_log *control, int n_control,
 		if (b.n_runs == 1)
 			widen_error(&b, a.deviation, a.n_runs);
 		/* samples/s are redundant next to tokens/s */
-		bool redundant =
+		bool is_redundant =
 			measures[i].column == COL_SPS && n && d[0].column != COL_DT;
-		if (isfinite(a.value) && isfinite(b.value) && !redundant)
-			d[n++] = make_diff(&measures[i], a, b);
+		if (isfinite(a.value) && isfinite(b.value) && !is_redundant)
+			d[n++] = compare_measure(&measures[i], a, b);
 	}
 	bool done[MAX_SPEEDS] = {false};
 	for (int i = 0; i < n; i++)
-		reconcile(d, n, i, done);
+		widen_intervals(d, n, i, done);
 	for (int i = 0; i < n; i++)
-		set_words(&d[i]);
+		set_statement(&d[i]);
 	return n;
 }
 
-/* ---- printing ---------------------------------------------------------------------- */
-
 /* Appends how far the test is from the control, such as "+12.00 % (+9.00 to +15.00)". */
-static void put_change(const struct speed_diff *d, struct str *out)
+static void print_change(const struct speed_diff *d, struct str *out)
 {
 	double change = 100 * (d->ratio - 1);
 	str_printf(out, "%+.2f %%", change);
@@ -283,9 +279,9 @@ void speed_print(const struct speed_diff *d, int n, struct str *out)
 	for (int i = 0; i < n; i++) {
 		str_printf(out, "  %-21s %s: control %s, test %s, ",
 			speed_name(d[i].column), d[i].words,
-			speed_text(a, d[i].column, d[i].control.value),
-			speed_text(b, d[i].column, d[i].test.value));
-		put_change(&d[i], out);
+			speed_format(a, d[i].column, d[i].control.value),
+			speed_format(b, d[i].column, d[i].test.value));
+		print_change(&d[i], out);
 		str_putc(out, '\n');
 	}
 }

@@ -15,14 +15,14 @@
 
 enum { SPEED_BLOCKS = 10 };
 
-/* One side, or one run. */
+/* The speed or memory of one run, or of the runs of one side. */
 struct speed {
 	double value; /* the median or the peak; NaN: not measured */
 	double error; /* standard error, relative to value; NaN: too few rows */
 	int df;	      /* degrees of freedom of the error */
 	int n_runs;
 	double deviation; /* relative standard deviation between the runs; 0: one run */
-	int64_t n_rows, n_skipped;
+	int64_t n_rows, n_skipped; /* rows used, and first rows that are not */
 };
 
 struct speed_diff {
@@ -33,8 +33,8 @@ struct speed_diff {
 	const char *words; /* "faster", "no difference beyond noise" and so on */
 };
 
-/* Measures some runs. */
-struct speed speed_of(const struct run_log *logs, int n, int column);
+/* Measures n runs, combined by the geometric mean. */
+struct speed measure_speed(const struct run_log *logs, int n, int column);
 enum { MAX_SPEEDS = 8 };
 /* Compares all measurements that both sides have; returns their number. */
 int speed_compare(const struct run_log *control, int n_control,
@@ -42,9 +42,9 @@ int speed_compare(const struct run_log *control, int n_control,
 /* Appends one line per measurement. */
 void speed_print(const struct speed_diff *d, int n, struct str *out);
 /* Returns the column that measures speed in a table of these runs: the first one a log has. */
-int speed_column(const struct run_log *logs, int n);
+int choose_speed_column(const struct run_log *logs, int n);
 /* Returns the table heading for a measure, such as ">Tokens/s"; > aligns a column to the right. */
 const char *speed_heading(int column);
 const char *speed_name(int column); /* such as "tokens/s" */
 /* Prints a value with its unit, in a few digits. Returns buf. */
-char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v);
+char *speed_format(char buf[AT_LEAST(NUM_TEXT)], int column, double v);

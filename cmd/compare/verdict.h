@@ -66,7 +66,7 @@ struct judge_opts {
 	 * control, whichever is larger, and every difference larger than between replicas counts. */
 	double margin;
 	/* The runs still train: decide only what no further row can change. */
-	bool growing;
+	bool is_growing;
 	/* For calibration: do not require equal bits where the logs state the same arithmetic. */
 	bool statistics_only;
 };
@@ -103,27 +103,28 @@ struct verdict_result {
 	struct interval at_onset; /* difference of the means; half-width: the band */
 	double alarm, confidence;
 	double final_control, final_test; /* means of the last quarter */
-	struct interval difference;	  /* of these means */
-	struct interval slope; /* of the difference in the last half, per step or token */
+	struct interval difference;	  /* difference of these means */
+	struct interval
+		slope; /* slope of the difference in the last half, per step or token */
 	double margin, slope_margin; /* half-width of the zone of equivalence */
-	double correlation; /* of the noise of a control and a test; NaN: unknown */
+	double correlation; /* correlation of the noise of a control and a test; NaN: unknown */
 	bool learned;	    /* the loss of each control fell */
-	struct str note;    /* if a loss did not fall: from where to where it went */
+	struct str note; /* if a loss did not fall: from where to where it went */
 	struct spike spike[MAX_SPIKES]; /* the first ones of the tests */
 	int64_t n_spikes, n_control_spikes;
 };
 
-/* Judges the tests by the controls; n_control, n_test > 0. */
+/* Judges the tests by the controls, at least one each. The caller releases *r. */
 void judge(const struct run_log *const *control, int n_control,
 	const struct run_log *const *test, int n_test, const struct judge_opts *o,
 	struct verdict_result *r);
-void verdict_result_free(struct verdict_result *r);
+void verdict_result_release(struct verdict_result *r);
 
 /* ---- comparable.c ---------------------------------------------------------------- */
 
 /* Returns true if tokens per step, data, warm-up and model are equal, as far as both logs state
  * them. Otherwise appends the differences, "key: control, test; ...". */
-bool comparable(const struct run_log *control, const struct run_log *test,
+bool are_comparable(const struct run_log *control, const struct run_log *test,
 	struct str *differences);
 
 /* ---- rules.c: the rules of other projects ------------------------------------------ */
@@ -148,11 +149,11 @@ struct rule {
 	bool (*accepts)(const struct rule_pair *p, struct str *reason);
 };
 
-/* Returns true if the rule, not ours, accepts all tests. Sets the reason. */
-bool rule_apply(const struct rule *r, const struct curves *c, struct str *reason);
+/* Returns true if the rule of another project accepts all tests. Sets the reason. */
+bool rule_accepts_all(const struct rule *r, const struct curves *c, struct str *reason);
 
 extern const struct rule rules[]; /* the first is ours */
 extern const int n_rules;
 extern const char *const rule_names[]; /* ends with NULL */
 /* Prints rules[] as a list for a manual page. */
-void rules_man(FILE *f);
+void rules_print_man(FILE *f);

@@ -6,16 +6,16 @@
 
 enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
-void build_init(struct build *b, const struct log_how *how)
+void build_init(struct build *b, const struct log_options *opts)
 {
-	*b = (struct build){.how = how,
+	*b = (struct build){.opts = opts,
 		.line = {.trained = -1, .total = -1, .clocked = -1},
 		.plain = {.epoch = -1}};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->known.v = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->known.v));
 }
 
-void build_free(struct build *b)
+void build_release(struct build *b)
 {
 	for (int i = 0; i < b->n_series; i++) {
 		free(b->series[i].name);
@@ -33,16 +33,16 @@ void build_free(struct build *b)
 	*b = (struct build){0};
 }
 
-static bool equals(const char *s, struct span name)
+static bool span_equals(const char *s, struct span name)
 {
 	return strlen(s) == name.n && !memcmp(s, name.p, name.n);
 }
 
-/* Finds or adds the series of a column; -1: too many. */
-static int find_series(struct build *b, struct span column)
+/* Returns the index of the series of a column, which is added if it is missing; -1: too many. */
+static int find_or_add_series(struct build *b, struct span column)
 {
 	int i = 0;
-	while (i < b->n_series && !equals(b->series[i].name, column))
+	while (i < b->n_series && !span_equals(b->series[i].name, column))
 		i++;
 	if (i < b->n_series)
 		return i;
@@ -60,8 +60,8 @@ static bool is_name(const struct known_name *k, struct span name)
 	return k->len == name.n && !memcmp(k->name, name.p, name.n);
 }
 
-/* Finds a name in the hash table, or adds it; NULL: too many names. */
-static struct known_name *find_name(struct known_names *all, struct span name)
+/* Returns the entry of a name, which is added if it is missing; NULL: too many names. */
+static struct known_name *intern_name(struct known_names *all, struct span name)
 {
 	size_t slot = hash_bytes(name.p, name.n, 0) % NAME_SLOTS;
 	for (; all->slot[slot]; slot = (slot + 1) % NAME_SLOTS)
@@ -77,21 +77,21 @@ static struct known_name *find_name(struct known_names *all, struct span name)
 	return k;
 }
 
-/* First tries the name that last came next, as most rows have the same names in the same order. */
-struct known_name *build_name(struct build *b, struct span name)
+/* First tries the name that followed last time: most rows have the same names in the same order. */
+struct known_name *build_add_name(struct build *b, struct span name)
 {
 	struct known_names *all = &b->known;
 	struct known_name *last = all->last;
 	if (last && last->next && is_name(last->next, name))
 		return all->last = last->next;
-	all->last = find_name(all, name);
+	all->last = intern_name(all, name);
 	if (last)
 		last->next = all->last;
 	return all->last;
 }
 
-/* Returns false for values that a column cannot have. NaN is a result only of a loss. */
-static bool is_value(const struct series *s, double v)
+/* Returns true for values that a column can have. Only a loss may be NaN. */
+static bool can_hold_value(const struct series *s, double v)
 {
 	if (s->column < 0)
 		return true;
@@ -100,7 +100,7 @@ static bool is_value(const struct series *s, double v)
 	return columns[s->column].kind == COLUMN_EXACT || isfinite(v);
 }
 
-static void pop_values(struct build *b, struct series *s, int64_t step)
+static void remove_values_from(struct build *b, struct series *s, int64_t step)
 {
 	while (s->n && s->p[s->n - 1].step >= step) {
 		s->n--;
@@ -111,49 +111,51 @@ static void pop_values(struct build *b, struct series *s, int64_t step)
 
 void build_set(struct build *b, int64_t step, struct span name, double v)
 {
-	build_set_known(b, step, build_name(b, name), v);
+	build_set_known(b, step, build_add_name(b, name), v);
 }
 
-/* Returns the series of a name; NULL: too many columns, an invalid step, or a name to ignore. */
-static struct series *series_of(struct build *b, int64_t step, struct known_name *known)
+/* Finds or adds the series of a name; NULL: too many columns, invalid step, or ignored name. */
+static struct series *series_of_name(
+	struct build *b, int64_t step, struct known_name *known)
 {
 	if (known && known->series < 0) {
 		struct span name = {known->name, known->len};
-		known->given = given_column(b->how, name).n > 0;
+		known->is_mapped = mapped_column(b->opts, name).n > 0;
 		known->series =
-			find_series(b, name_of_column(b->how, name, &known->scale));
+			find_or_add_series(b, our_column(b->opts, name, &known->scale));
 	}
 	if (!known || known->series < 0 || !column_accepts(COL_STEP, (double)step))
 		return NULL;
 	struct series *s = &b->series[known->series];
-	if (known->given && !s->given) {
+	if (known->is_mapped && !s->is_mapped) {
 		b->n_points -= s->n;
 		s->n = s->n_replaced = 0;
-		s->given = true;
+		s->is_mapped = true;
 	}
-	return s->given && !known->given ? NULL : s;
+	return s->is_mapped && !known->is_mapped ? NULL : s;
 }
 
-/* Notes if two fields of a row are for one column and differ. */
-static void note_duplicate(
+/* Records the column if another field of the same JSON row already set it to another value. */
+static void record_duplicate(
 	struct build *b, struct series *s, const struct known_name *name, double v)
 {
-	bool both = b->table.json_row && s->last_row == b->table.json_row &&
-		    s->last_name != name && s->n;
-	double before = both ? s->p[s->n - 1].v : v;
-	if (memcmp(&before, &v, sizeof(v)) != 0 && !b->table.duplicate)
+	bool is_second = b->table.json_row && s->last_row == b->table.json_row &&
+			 s->last_name != name && s->n;
+	double previous = is_second ? s->p[s->n - 1].v : v;
+	if (memcmp(&previous, &v, sizeof(v)) != 0 && !b->table.duplicate)
 		b->table.duplicate = xstrdup(s->name);
 	s->last_name = name;
 	s->last_row = b->table.json_row;
 }
 
-static void push_value(struct build *b, struct series *s, int64_t step, double v)
+/* Appends a value. Except in a table, the value replaces all values at this and later steps. */
+static void append_value(struct build *b, struct series *s, int64_t step, double v)
 {
 	const struct point *last = s->n && !b->is_table ? &s->p[s->n - 1] : NULL;
 	if (last && last->step == step && !memcmp(&last->v, &v, sizeof(v)))
 		return; /* repeated, as by progress bars */
 	if (!b->is_table)
-		pop_values(b, s, step);
+		remove_values_from(b, s, step);
 	if (b->n_points == MAX_POINTS)
 		return;
 	if (s->n == s->capacity) {
@@ -164,79 +166,81 @@ static void push_value(struct build *b, struct series *s, int64_t step, double v
 	b->n_points++;
 }
 
-bool build_unread(struct build *b, int64_t step, struct span name, struct span text)
+bool build_add_unread(struct build *b, int64_t step, struct span name, struct span text)
 {
 	double scale;
 	char column[64];
-	struct span own = name_of_column(b->how, name, &scale);
-	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)own.n, 63), own.p);
+	struct span ours = our_column(b->opts, name, &scale);
+	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)ours.n, 63), ours.p);
 	int c = column_find(column);
 	if (c < 0 || !begins_as_number(text.p, text.p + text.n))
 		return false;
-	/* (a second step in a row is not the row's step) */
-	struct series *s = c == COL_STEP ? NULL : series_of(b, step, build_name(b, name));
+	/* (a second field of steps is not the row's step) */
+	struct series *s =
+		c == COL_STEP ? NULL : series_of_name(b, step, build_add_name(b, name));
 	if (s)
-		push_value(b, s, step, unread_value());
+		append_value(b, s, step, unread_value());
 	else if (c != COL_STEP)
 		return false;
 	unread_add(&b->unread, column, step, text.p, text.n);
 	return true;
 }
 
-void build_lost_row(struct build *b, struct span text)
+void build_add_lost_row(struct build *b, struct span text)
 {
 	unread_add(&b->unread, NULL, 0, text.p, text.n);
 }
 
 void build_set_known(struct build *b, int64_t step, struct known_name *known, double v)
 {
-	struct series *s = series_of(b, step, known);
+	struct series *s = series_of_name(b, step, known);
 	if (!s)
 		return;
-	v = scaled(v, known->scale);
+	v = convert_unit(v, known->scale);
 	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* whole bytes */
 		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
-	if (!is_value(s, v))
+	if (!can_hold_value(s, v))
 		return;
 	v = is_absent(v) ? (double)NAN : v;
-	note_duplicate(b, s, known, v);
-	push_value(b, s, step, v);
+	record_duplicate(b, s, known, v);
+	append_value(b, s, step, v);
 }
 
-void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v)
+void build_set_mean(
+	struct build *b, int64_t from, int64_t step, struct span name, double v)
 {
-	struct known_name *known = build_name(b, name);
-	struct series *s = series_of(b, step, known);
+	struct known_name *known = build_add_name(b, name);
+	struct series *s = series_of_name(b, step, known);
 	if (s)
-		pop_values(b, s, from + 1);
+		remove_values_from(b, s, from + 1);
 	build_set_known(b, step, known, v);
 }
 
 void build_rewind(struct build *b, int64_t step)
 {
 	for (int i = 0; i < b->n_series; i++)
-		pop_values(b, &b->series[i], step);
+		remove_values_from(b, &b->series[i], step);
 }
 
-void build_row(struct build *b, int64_t step, bool training)
+void build_begin_row(struct build *b, int64_t step, bool is_training)
 {
-	if (training && step < b->line.trained && !b->is_table)
+	if (is_training && step < b->line.trained && !b->is_table)
 		build_rewind(b, step + 1);
 	b->repeats = false;
-	if (training)
+	if (is_training)
 		b->line.trained = step;
 	b->line.step = step;
 	b->n_parsed++;
 }
 
-void build_setting(struct build *b, const char *key, struct span value)
+void build_add_setting(struct build *b, const char *key, struct span value)
 {
 	struct str text = {0};
 	int64_t i = strs_find(&b->keys, key);
 	value = span_trim(value);
 	if (!value.n || value.n > MAX_VALUE)
 		return;
-	if (i >= 0 && equals(b->settings.v[i], value))
+	if (i >= 0 && span_equals(b->settings.v[i], value))
 		return; /* some logs state it in each row */
 	str_add(&text, value.p, value.n);
 	if (i >= 0) {
@@ -251,22 +255,21 @@ void build_setting(struct build *b, const char *key, struct span value)
 	str_free(&text);
 }
 
-void build_total(struct build *b, int64_t steps)
+void build_set_total(struct build *b, int64_t steps)
 {
 	char text[NUM_TEXT];
 	if (steps == b->line.total)
 		return;
 	b->line.total = steps;
 	snprintf(text, sizeof(text), "%lld", (long long)steps);
-	build_setting(b, "steps", span_of(text));
+	build_add_setting(b, "steps", span_of(text));
 }
-
-/* ---- rows ------------------------------------------------------------------------ */
 
 struct steps {
 	int64_t *v, n;
 };
 
+/* Orders points by step, then by their position in the log. */
 static int compare_points(const void *x, const void *y)
 {
 	const struct point *a = *(const struct point *const *)x;
@@ -314,14 +317,14 @@ static void warn_replaced(const struct build *b, const char *name)
 	for (int i = 0; i < b->n_series; i++)
 		if (b->series[i].column >= 0 && columns[b->series[i].column].curve)
 			n = max64(n, b->series[i].n_replaced);
-	if (n > FEW && !b->growing)
+	if (n > FEW && !b->is_growing)
 		warn("%s: %lld rows are ignored, because later rows of the log have the "
 		     "same or an earlier step",
 			name, (long long)n);
 }
 
-/* Returns true if all steps of a series are in the list. */
-static bool has_steps(const struct steps *all, const struct series *s)
+/* Returns true if all steps of a series are in the sorted list. */
+static bool includes_steps(const struct steps *all, const struct series *s)
 {
 	int64_t i = 0;
 	for (int64_t k = 0; k < s->n; k++, i++) {
@@ -333,9 +336,10 @@ static bool has_steps(const struct steps *all, const struct series *s)
 	return true;
 }
 
+/* Merges the steps of a series into the sorted list. */
 static void add_steps(struct steps *all, const struct series *s)
 {
-	if (has_steps(all, s))
+	if (includes_steps(all, s))
 		return;
 	int64_t *v = xmalloc((size_t)(all->n + s->n) * sizeof(*v)), n = 0;
 	for (int64_t i = 0, k = 0; i < all->n || k < s->n; n++) {
@@ -349,7 +353,8 @@ static void add_steps(struct steps *all, const struct series *s)
 	*all = (struct steps){v, n};
 }
 
-static void fill_column(
+/* Copies the values of a series to the rows of the log. */
+static void copy_series(
 	struct run_log *l, const struct steps *all, const struct series *s)
 {
 	int c = run_log_column(l, s->name);
@@ -363,8 +368,8 @@ static void fill_column(
 	}
 }
 
-/* Returns the series to count digits in. */
-static const struct series *main_series(const struct build *b)
+/* Returns the series that shows how many digits the log prints: a loss, or the first series. */
+static const struct series *series_for_digits(const struct build *b)
 {
 	static const int order[] = {COL_LOSS, COL_VAL_LOSS, COL_VAL_BPB, COL_TRAIN_LOSS};
 	for (size_t k = 0; k < ARRAY_LEN(order); k++)
@@ -374,7 +379,8 @@ static const struct series *main_series(const struct build *b)
 	return b->n_series ? &b->series[0] : NULL;
 }
 
-static int digits_of(double v)
+/* Counts the significant digits of the shortest text of a value. */
+static int count_significant_digits(double v)
 {
 	char text[NUM_TEXT];
 	int n = 0;
@@ -392,13 +398,13 @@ static int count_digits(const struct series *s)
 	int max = 0;
 	int64_t stride = max64(1, s->n / SAMPLES);
 	for (int64_t i = 0; i < s->n; i += stride) {
-		int n = isfinite(s->p[i].v) ? digits_of(s->p[i].v) : 0;
+		int n = isfinite(s->p[i].v) ? count_significant_digits(s->p[i].v) : 0;
 		max = n > max ? n : max;
 	}
 	return max >= ALL ? 0 : max;
 }
 
-static void fill_settings(const struct build *b, struct run_log *l)
+static void copy_settings(const struct build *b, struct run_log *l)
 {
 	for (int64_t i = 0; i < b->keys.n; i++) {
 		if (!strcmp(b->keys.v[i], "ranks"))
@@ -416,7 +422,7 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 	int64_t n_columns = 0;
 	for (int i = 0; i < b->n_series; i++)
 		sort_series(&b->series[i]);
-	build_derive(b);
+	build_derive_columns(b);
 	for (int i = 0; i < b->n_series; i++) {
 		add_steps(&all, &b->series[i]);
 		n_columns += b->series[i].n > 0;
@@ -429,7 +435,7 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 	}
 	warn_replaced(b, l->name);
 	l->unread = b->unread;
-	if (!b->growing)
+	if (!b->is_growing)
 		unread_warn(&b->unread, l->name);
 	if (run_log_rows(l, all.v, all.n)) {
 		free(all.v);
@@ -437,10 +443,10 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 	}
 	for (int i = 0; i < b->n_series; i++)
 		if (b->series[i].n)
-			fill_column(l, &all, &b->series[i]);
+			copy_series(l, &all, &b->series[i]);
 	if (all.n && !b->exact)
-		l->digits = count_digits(main_series(b));
-	fill_settings(b, l);
+		l->digits = count_digits(series_for_digits(b));
+	copy_settings(b, l);
 	free(all.v);
 	return all.n ? 0 : err_set(e, EX_DATAERR, "%s: no row with a value", l->name);
 }

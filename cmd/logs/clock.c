@@ -7,18 +7,16 @@
 /* The series of clock times, until build_finish(). (No name in a log begins with a blank.) */
 #define CLOCK " clock"
 
-/* ---- time stamps ------------------------------------------------------------------- */
-
 /* Returns the days since 1970-01-01, in the Gregorian calendar. */
-static int64_t days_of(int64_t year, int64_t month, int64_t day)
+static int64_t days_since_1970(int64_t year, int64_t month, int64_t day)
 {
-	static const int before[] = {
+	static const int days_before_month[] = {
 		0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
-	bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+	bool is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
 	int64_t y = year - 1;
 	int64_t leaps = y / 4 - y / 100 + y / 400 - (1969 / 4 - 1969 / 100 + 1969 / 400);
-	return 365 * (year - 1970) + leaps + before[month - 1] + (leap && month > 2) +
-	       day - 1;
+	return 365 * (year - 1970) + leaps + days_before_month[month - 1] +
+	       (is_leap && month > 2) + day - 1;
 }
 
 /* Reads "2026-01-01 10:00:00,123" as seconds; false: not a time stamp. */
@@ -31,23 +29,23 @@ static bool scan_stamp(struct span s, double *seconds)
 		return false;
 	for (int i = 0; i < LEN; i++) {
 		char c = s.p[i];
-		bool digit = isdigit((unsigned char)c);
-		if (form[i] == 'd' ? !digit
+		bool is_digit = isdigit((unsigned char)c);
+		if (form[i] == 'd' ? !is_digit
 				   : c != form[i] && (form[i] != 'T' || c != ' '))
 			return false;
-		if (digit)
+		if (is_digit)
 			v[k] = v[k] * 10 + c - '0';
 		else
 			k++;
 	}
 	if (v[1] < 1 || v[1] > 12)
 		return false;
-	*seconds = (double)(days_of(v[0], v[1], v[2]) * 86400 + v[3] * 3600 + v[4] * 60 +
-			    v[5]);
+	*seconds = (double)(days_since_1970(v[0], v[1], v[2]) * 86400 + v[3] * 3600 +
+			    v[4] * 60 + v[5]);
 	double digit = 1;
-	bool fraction = s.n > LEN && (s.p[LEN] == ',' || s.p[LEN] == '.');
-	for (size_t i = LEN + 1; fraction && i < s.n && isdigit((unsigned char)s.p[i]);
-		i++)
+	bool has_fraction = s.n > LEN && (s.p[LEN] == ',' || s.p[LEN] == '.');
+	for (size_t i = LEN + 1;
+		has_fraction && i < s.n && isdigit((unsigned char)s.p[i]); i++)
 		*seconds += (s.p[i] - '0') * (digit /= 10);
 	return true;
 }
@@ -69,15 +67,13 @@ double time_of_line(struct span line)
 	return 0;
 }
 
-void build_clock(struct build *b, int64_t step, double seconds)
+void build_set_time(struct build *b, int64_t step, double seconds)
 {
-	static const double a_date = 1e8; /* 1973: smaller values are not dates */
-	if (step != b->line.clocked && seconds > a_date)
+	static const double min_date = 1e8; /* 1973: smaller values are not dates */
+	if (step != b->line.clocked && seconds > min_date)
 		build_set(b, step, SPAN(CLOCK), seconds);
 	b->line.clocked = step;
 }
-
-/* ---- derived columns --------------------------------------------------------------- */
 
 static struct series *find_series(struct build *b, const char *name)
 {
@@ -87,23 +83,24 @@ static struct series *find_series(struct build *b, const char *name)
 	return NULL;
 }
 
-/* Makes clock times relative to the first row; drops them if constant, or if the log states times. */
+/* Makes clock times relative to the first row; removes them if constant or if the log has any. */
 static void finish_clock(struct build *b)
 {
-	struct series *s = find_series(b, CLOCK), *own = find_series(b, LOG_ELAPSED);
+	struct series *s = find_series(b, CLOCK), *elapsed = find_series(b, LOG_ELAPSED);
 	if (!s)
 		return;
-	bool keep = !(own && own->n) && s->n && s->p[0].v != s->p[s->n - 1].v;
+	bool is_used = !(elapsed && elapsed->n) && s->n && s->p[0].v != s->p[s->n - 1].v;
 	double first = s->n ? s->p[0].v : 0;
 	for (int64_t i = 0; i < s->n; i++)
 		s->p[i].v = round((s->p[i].v - first) * 1e6) / 1e6;
-	if (!keep)
+	if (!is_used)
 		s->n = 0;
 	free(s->name);
-	s->name = xstrdup(keep ? LOG_ELAPSED : "");
+	s->name = xstrdup(is_used ? LOG_ELAPSED : "");
 }
 
-static int64_t get_int(const struct build *b, const char *key)
+/* Returns a positive integer setting; 0: missing or invalid. */
+static int64_t get_setting(const struct build *b, const char *key)
 {
 	int64_t v = 0, i = strs_find(&b->keys, key);
 	if (i >= 0 && parse_int(b->settings.v[i], &v))
@@ -111,28 +108,30 @@ static int64_t get_int(const struct build *b, const char *key)
 	return v > 0 && v < INT64_C(1) << 40 ? v : 0;
 }
 
-/* Computes tokens from the samples so far and their length, or from steps and tokens per step. */
+/* Adds the column tokens, from samples and their length, or from steps and tokens per step. */
 static void finish_tokens(struct build *b)
 {
 	struct series *samples = find_series(b, LOG_SAMPLES);
-	int64_t context = get_int(b, "context"), step = get_int(b, "tokens-per-step");
+	int64_t context = get_setting(b, "context"),
+		per_step = get_setting(b, "tokens-per-step");
 	bool by_samples = samples && samples->n && context;
-	step = step ? step : get_int(b, "batch") * context;
-	struct series *own = find_series(b, columns[COL_TOKENS].name), *from = samples;
-	if ((own && own->n) || !(by_samples || step))
+	per_step = per_step ? per_step : get_setting(b, "batch") * context;
+	struct series *tokens = find_series(b, columns[COL_TOKENS].name),
+		      *source = samples;
+	if ((tokens && tokens->n) || !(by_samples || per_step))
 		return;
 	for (int i = 0; i < b->n_series && !by_samples; i++)
-		if (!i || b->series[i].n > from->n)
-			from = &b->series[i];
-	for (int64_t i = 0, n = from ? from->n : 0; i < n; i++) {
-		struct point at = from->p[i];
-		build_set(b, at.step, SPAN("tokens"),
-			by_samples ? at.v * (double)context
-				   : (double)at.step * (double)step);
+		if (!i || b->series[i].n > source->n)
+			source = &b->series[i];
+	for (int64_t i = 0, n = source ? source->n : 0; i < n; i++) {
+		struct point p = source->p[i];
+		build_set(b, p.step, SPAN("tokens"),
+			by_samples ? p.v * (double)context
+				   : (double)p.step * (double)per_step);
 	}
 }
 
-void build_derive(struct build *b)
+void build_derive_columns(struct build *b)
 {
 	finish_clock(b);
 	finish_tokens(b);

@@ -8,9 +8,9 @@
 static struct span next_field(struct span *rest, char delimiter)
 {
 	struct span f = {rest->p, 0};
-	bool quoted = false;
-	while (f.n < rest->n && (quoted || f.p[f.n] != delimiter))
-		quoted ^= f.p[f.n++] == '"';
+	bool is_quoted = false;
+	while (f.n < rest->n && (is_quoted || f.p[f.n] != delimiter))
+		is_quoted ^= f.p[f.n++] == '"';
 	if (f.n == rest->n)
 		*rest = (struct span){NULL, 0};
 	else
@@ -21,13 +21,14 @@ static struct span next_field(struct span *rest, char delimiter)
 	return f;
 }
 
-static bool is_number(struct span f, double *v)
+/* Reads a number that is the whole field; returns false for any other text. */
+static bool scan_field(struct span f, double *v)
 {
 	return f.n && scan_double(f.p, f.p + f.n, v) == f.p + f.n;
 }
 
-/* Appends a field, with doubled quotes made single. */
-static void add_unquoted(struct span f, struct str *out)
+/* Appends a field; doubled quotes become single. */
+static void append_unquoted(struct span f, struct str *out)
 {
 	for (size_t i = 0; i < f.n; i++) {
 		str_putc(out, f.p[i]);
@@ -35,7 +36,7 @@ static void add_unquoted(struct span f, struct str *out)
 	}
 }
 
-/* Returns the delimiter that is most frequent in a line. */
+/* Returns the most frequent delimiter of a line: tab, semicolon or comma; 0: none. */
 static char find_delimiter(struct span line)
 {
 	static const char candidates[] = "\t;,";
@@ -43,10 +44,10 @@ static char find_delimiter(struct span line)
 	char best = '\0';
 	for (int i = 0; candidates[i]; i++) {
 		size_t n = 0;
-		bool quoted = false;
+		bool is_quoted = false;
 		for (size_t k = 0; k < line.n; k++) {
-			quoted ^= line.p[k] == '"';
-			n += !quoted && line.p[k] == candidates[i];
+			is_quoted ^= line.p[k] == '"';
+			n += !is_quoted && line.p[k] == candidates[i];
 		}
 		if (n > max)
 			max = n, best = candidates[i];
@@ -56,27 +57,27 @@ static char find_delimiter(struct span line)
 
 /* ---- the header ------------------------------------------------------------------ */
 
-static void add_name(struct table *t, struct span name)
+static void add_field_name(struct table *t, struct span name)
 {
 	enum { MAX_NAME = 255 };
 	scoped_str text = {0};
 	name.n = (size_t)min64((int64_t)name.n, MAX_NAME);
 	str_puts(&text, "");
-	add_unquoted(name, &text);
+	append_unquoted(name, &text);
 	strs_add(&t->names, text.s);
 }
 
-void csv_field(struct span line, char delimiter, int i, struct str *out)
+void csv_copy_field(struct span line, char delimiter, int i, struct str *out)
 {
 	struct span f = next_field(&line, delimiter);
 	while (i-- > 0 && line.p)
 		f = next_field(&line, delimiter);
 	str_clear(out);
 	str_puts(out, "");
-	add_unquoted(f, out);
+	append_unquoted(f, out);
 }
 
-int csv_run_field(struct span header, char *delimiter)
+int csv_find_run_field(struct span header, char *delimiter)
 {
 	*delimiter = find_delimiter(header);
 	for (int i = 0; header.p && *delimiter; i++) {
@@ -87,9 +88,9 @@ int csv_run_field(struct span header, char *delimiter)
 	return -1;
 }
 
-/* Cuts the run off a name such as "run - train/loss" and returns it; empty: none. W&B's exports
- * have the fields "Step", "run - train/loss", "run - train/loss__MIN", "run - train/loss__MAX". */
-static struct span cut_run(struct span *name)
+/* Removes the run from a name such as "run - train/loss" and returns it; empty: none. W&B
+ * exports "Step", "run - train/loss", "run - train/loss__MIN" and "run - train/loss__MAX". */
+static struct span split_run(struct span *name)
 {
 	struct span run = {NULL, 0};
 	for (const char *p = name->p, *end = p + name->n; p + 3 < end; p++)
@@ -100,51 +101,52 @@ static struct span cut_run(struct span *name)
 	return run;
 }
 
-static bool span_ends(struct span s, const char *with)
+static bool span_ends(struct span s, const char *suffix)
 {
-	size_t n = strlen(with);
-	return s.n >= n && !memcmp(s.p + s.n - n, with, n);
+	size_t n = strlen(suffix);
+	return s.n >= n && !memcmp(s.p + s.n - n, suffix, n);
 }
 
-void csv_runs(struct span line, struct strs *runs)
+void csv_list_runs(struct span line, struct strs *runs)
 {
 	struct span name = next_field(&line, ','), last = {NULL, 0};
-	if (!name.n || cut_run(&name).n)
+	if (!name.n || split_run(&name).n)
 		return;
-	bool bounds = false;
+	bool has_bounds = false;
 	for (; line.p; last = name) {
 		name = next_field(&line, ',');
-		bounds |= last.n && name.n == last.n + 5 &&
-			  !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
-		struct span column = name, run = cut_run(&column);
+		has_bounds |= last.n && name.n == last.n + 5 &&
+			      !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
+		struct span column = name, run = split_run(&column);
 		char text[256];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)run.n, 255),
 			run.p ? run.p : "");
 		if (!run.n) {
-			bounds = false;
+			has_bounds = false;
 			break;
 		}
 		if (strs_find(runs, text) < 0)
 			strs_add(runs, text);
 	}
-	if (!bounds)
+	if (!has_bounds)
 		strs_free(runs);
 }
 
-/* Returns the column of a field in a table of W&B's; "": it is of another run, or not a column. */
-static struct span column_of(const struct table *t, const char *only, struct span name)
+/* Returns the column of a field that W&B exported; "" for bounds, steps and runs not selected. */
+static struct span column_of_field(
+	const struct table *t, const char *only, struct span name)
 {
-	struct span column = name, run = cut_run(&column), none = {"", 0};
-	const char *read = t->run && t->run_field < 0 ? t->run : only;
-	if (!read || !run.n)
+	struct span column = name, run = split_run(&column), none = {"", 0};
+	const char *selected = t->run && t->run_field < 0 ? t->run : only;
+	if (!selected || !run.n)
 		return name;
-	bool mine = run.n == strlen(read) && !memcmp(run.p, read, run.n);
-	bool bound = span_ends(name, "__MIN") || span_ends(name, "__MAX");
-	return !mine || bound || name_is_step(column) ? none : column;
+	bool is_run = run.n == strlen(selected) && !memcmp(run.p, selected, run.n);
+	bool is_bound = span_ends(name, "__MIN") || span_ends(name, "__MAX");
+	return !is_run || is_bound || name_is_step(column) ? none : column;
 }
 
-/* Returns true for the first field of steps; step replaces LitGPT's iter (of micro-batches). */
-static bool is_better_step(const struct table *t, struct span name)
+/* Returns true for the first field of steps, or step after LitGPT's iter (of micro-batches). */
+static bool is_step_field(const struct table *t, struct span name)
 {
 	if (t->by_epoch)
 		return t->step < 0 && name.n == 5 && span_begins(name, "epoch");
@@ -154,62 +156,63 @@ static bool is_better_step(const struct table *t, struct span name)
 	       span_begins(name, "step");
 }
 
-/* Notes a column with two fields: two names may be of one column, and two runs of one name. */
-static void note_duplicate(struct build *b, struct strs *seen, struct span name)
+/* Records a column with two fields: two names may be of one column, and two runs of one name. */
+static void record_duplicate(struct build *b, struct strs *earlier, struct span name)
 {
 	double scale;
 	struct table *t = &b->table;
-	struct span column = name_of_column(b->how, name, &scale);
+	struct span column = our_column(b->opts, name, &scale);
 	scoped_str text = {0};
-	if (!name.n || name_is_step(name) || given_column(b->how, name).n)
+	if (!name.n || name_is_step(name) || mapped_column(b->opts, name).n)
 		return;
 	str_add(&text, column.p, column.n);
-	if (!t->duplicate && strs_find(seen, text.s) >= 0)
+	if (!t->duplicate && strs_find(earlier, text.s) >= 0)
 		t->duplicate = xstrdup(text.s);
-	strs_add(seen, text.s);
+	strs_add(earlier, text.s);
 }
 
-/* Parses a header. Returns true if at least one of its names is known. */
+/* Parses a header. Returns true if at least one of its names is of a known column. */
 static bool parse_header(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
-	bool known = false;
+	bool has_known = false;
 	scoped_strs runs = {0}, seen = {0};
 	free(t->duplicate);
 	t->duplicate = NULL;
-	t->run_field = csv_run_field(line, &t->delimiter);
+	t->run_field = csv_find_run_field(line, &t->delimiter);
 	if (t->run_field < 0)
-		csv_runs(line, &runs);
+		csv_list_runs(line, &runs);
 	const char *only = runs.n == 1 ? runs.v[0] : NULL;
 	if (span_begins(line, "#"))
 		line = span_trim((struct span){line.p + 1, line.n - 1});
 	t->step = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
 		double scale;
-		struct span name = column_of(t, only, next_field(&line, t->delimiter));
-		/* TensorBoard exports "Wall time,Step,Value" */
+		struct span name =
+			column_of_field(t, only, next_field(&line, t->delimiter));
+		/* (TensorBoard exports "Wall time,Step,Value") */
 		if (t->names.n == 2 && t->step == 1 &&
 			!strcmp(t->names.v[0], "Wall time"))
-			name = value_of_export(b->how, name);
-		struct span column = name_of_column(b->how, name, &scale);
+			name = rename_export_value(b->opts, name);
+		struct span column = our_column(b->opts, name, &scale);
 		char text[64];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63),
 			column.p);
-		known |= column_find(text) >= 0;
-		if (is_better_step(t, name)) {
+		has_known |= column_find(text) >= 0;
+		if (is_step_field(t, name)) {
 			t->step = (int)t->names.n;
-			known = true;
+			has_known = true;
 		}
-		add_name(t, name);
-		note_duplicate(b, &seen, name);
+		add_field_name(t, name);
+		record_duplicate(b, &seen, name);
 	}
 	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
-	known |= runs.n > 0;
-	return known;
+	has_known |= runs.n > 0;
+	return has_known;
 }
 
 /* Parses the first row of a table without a header: step, loss, and columns without names. */
-static bool parse_headless(struct table *t, struct span line)
+static bool parse_first_row(struct table *t, struct span line)
 {
 	t->run_field = t->clock = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
@@ -217,7 +220,7 @@ static bool parse_headless(struct table *t, struct span line)
 		double v;
 		struct span f = next_field(&line, t->delimiter);
 		snprintf(name, sizeof(name), "column%lld", (long long)t->names.n + 1);
-		if (!is_number(f, &v) || (!t->names.n && !column_accepts(COL_STEP, v)))
+		if (!scan_field(f, &v) || (!t->names.n && !column_accepts(COL_STEP, v)))
 			return false;
 		strs_add(&t->names, t->names.n == 0   ? ""
 				    : t->names.n == 1 ? "loss"
@@ -227,15 +230,14 @@ static bool parse_headless(struct table *t, struct span line)
 	return t->names.n > 1;
 }
 
-/* Makes train_loss the loss, if there is no loss. */
+/* Renames the field train_loss to loss, if no field is for the loss. */
 static void choose_loss(struct build *b)
 {
 	struct table *t = &b->table;
 	int64_t train = -1;
 	for (int64_t i = 0; i < t->names.n; i++) {
 		double scale;
-		struct span column =
-			name_of_column(b->how, span_of(t->names.v[i]), &scale);
+		struct span column = our_column(b->opts, span_of(t->names.v[i]), &scale);
 		if (column.n == 4 && !memcmp(column.p, "loss", 4))
 			return;
 		if (!strcmp(t->names.v[i], "train_loss"))
@@ -245,17 +247,19 @@ static void choose_loss(struct build *b)
 		memmove(t->names.v[train], "loss", 5);
 }
 
+/* Begins a table at its header or its first row. Returns false if the line is a row to parse. */
 static bool begin_table(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	double v;
 	t->delimiter = find_delimiter(line);
 	struct span rest = line, first = next_field(&rest, t->delimiter);
-	bool header =
-		t->lines++ || !is_number(first, &v); /* or the first line is a row */
-	if (t->delimiter && (header ? parse_header(b, line) : parse_headless(t, line))) {
+	bool is_header =
+		t->lines++ || !scan_field(first, &v); /* or the first line is a row */
+	if (t->delimiter &&
+		(is_header ? parse_header(b, line) : parse_first_row(t, line))) {
 		choose_loss(b);
-		return header;
+		return is_header;
 	}
 	strs_free(&t->names);
 	t->delimiter = '\0';
@@ -273,23 +277,23 @@ static struct span next_line(struct span *rest)
 	return line;
 }
 
-bool csv_columns(struct span sample, struct strs *names)
+bool csv_list_columns(struct span sample, struct strs *names)
 {
 	enum { MAX_NAMES = 200 };
 	struct span header = next_line(&sample), row = next_line(&sample);
 	char delimiter = find_delimiter(header);
-	bool numbers = false;
+	bool has_numbers = false;
 	while (delimiter && header.p && row.p && names->n < MAX_NAMES) {
 		double v;
 		struct span name = next_field(&header, delimiter);
 		scoped_str text = {0};
-		numbers |= is_number(next_field(&row, delimiter), &v);
-		if (!name.n || is_number(name, &v) || name.n > 80)
+		has_numbers |= scan_field(next_field(&row, delimiter), &v);
+		if (!name.n || scan_field(name, &v) || name.n > 80)
 			return false;
-		add_unquoted(name, &text);
+		append_unquoted(name, &text);
 		strs_add(names, text.s);
 	}
-	return numbers && names->n > 1 && !header.p == !row.p;
+	return has_numbers && names->n > 1 && !header.p == !row.p;
 }
 
 /* Returns true for the header of W&B's table of runs. *has_steps: it has steps or epochs. */
@@ -309,7 +313,7 @@ static bool is_runs_header(struct span header, char delimiter, bool *has_steps)
 }
 
 /* Returns true if a field has a different text in each row, never a number or a date. */
-static bool names_rows(struct span rows, char delimiter, int field)
+static bool has_unique_names(struct span rows, char delimiter, int field)
 {
 	enum { MAX_ROWS = 50 };
 	scoped_strs seen = {0};
@@ -318,7 +322,7 @@ static bool names_rows(struct span rows, char delimiter, int field)
 		struct span line = next_line(&rows);
 		if (!span_trim(line).n)
 			continue;
-		csv_field(line, delimiter, field, &text);
+		csv_copy_field(line, delimiter, field, &text);
 		if (!text.len || begins_as_number(text.s, text.s + text.len) ||
 			strs_find(&seen, text.s) >= 0)
 			return false;
@@ -327,12 +331,12 @@ static bool names_rows(struct span rows, char delimiter, int field)
 	return seen.n > 1;
 }
 
-bool csv_is_runs(struct span sample)
+bool csv_is_run_table(struct span sample)
 {
 	enum { FIELDS = 32 };
 	bool has_steps;
 	scoped_strs names = {0};
-	bool is_table = csv_columns(sample, &names);
+	bool is_table = csv_list_columns(sample, &names);
 	struct span header = next_line(&sample);
 	char delimiter = find_delimiter(header);
 	if (!delimiter)
@@ -341,15 +345,14 @@ bool csv_is_runs(struct span sample)
 		return true;
 	for (int i = 0; i < FIELDS && header.p && is_table && !has_steps; i++) {
 		next_field(&header, delimiter);
-		if (names_rows(sample, delimiter, i))
+		if (has_unique_names(sample, delimiter, i))
 			return true;
 	}
 	return false;
 }
 
-/* ---- rows ------------------------------------------------------------------------ */
-
-static bool read_step(struct build *b, struct span line, int64_t *step)
+/* Reads the step of a row, or counts rows if no field is a step. Returns false if it is invalid. */
+static bool read_row_step(struct build *b, struct span line, int64_t *step)
 {
 	const struct table *t = &b->table;
 	double v;
@@ -360,9 +363,9 @@ static bool read_step(struct build *b, struct span line, int64_t *step)
 		struct span f = next_field(&line, t->delimiter);
 		if (i < t->step)
 			continue;
-		if (!is_number(f, &v) || !column_accepts(COL_STEP, v)) {
+		if (!scan_field(f, &v) || !column_accepts(COL_STEP, v)) {
 			if (begins_as_number(f.p, f.p + f.n))
-				build_lost_row(b, f);
+				build_add_lost_row(b, f);
 			return false;
 		}
 		*step = (int64_t)v;
@@ -371,17 +374,17 @@ static bool read_step(struct build *b, struct span line, int64_t *step)
 	return false;
 }
 
-static bool is_selected(struct build *b, struct span line)
+static bool is_row_selected(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	scoped_str run = {0};
 	if (t->run_field < 0)
 		return true;
-	csv_field(line, t->delimiter, t->run_field, &run);
+	csv_copy_field(line, t->delimiter, t->run_field, &run);
 	return runs_select_row(t, run.s);
 }
 
-/* Returns true if a row has more fields than the header, perhaps because 2,5 is a number. */
+/* Returns true if a row has more fields than the header, as with numbers such as 2,5. */
 static bool has_more_fields(const struct table *t, struct span line)
 {
 	int64_t n = 0;
@@ -399,87 +402,87 @@ static bool has_more_fields(const struct table *t, struct span line)
 }
 
 /* Returns true for a header with epoch, train/box_loss or train/loss, and metrics/... */
-static bool is_yolo(struct span header)
+static bool is_yolo_header(struct span header)
 {
 	char delimiter = find_delimiter(header);
-	bool epoch = false, loss = false, metrics = false;
+	bool has_epoch = false, has_loss = false, has_metrics = false;
 	while (header.p && delimiter) {
 		struct span name = next_field(&header, delimiter);
-		epoch |= name.n == 5 && span_begins(name, "epoch");
-		loss |= span_begins(name, "train/") && span_ends(name, "loss");
-		metrics |= span_begins(name, "metrics/");
+		has_epoch |= name.n == 5 && span_begins(name, "epoch");
+		has_loss |= span_begins(name, "train/") && span_ends(name, "loss");
+		has_metrics |= span_begins(name, "metrics/");
 	}
-	return epoch && loss && metrics;
+	return has_epoch && has_loss && has_metrics;
 }
 
-/* Adds train/..._loss to the first sum, val/..._loss to the second. */
-static void add_part(double sums[static 2], struct span name, double v)
+/* Adds a value of train/..._loss to the first sum, and of val/..._loss to the second. */
+static void add_loss_part(double sums[static 2], struct span name, double v)
 {
 	double *sum = span_begins(name, "train/") ? &sums[0] : &sums[1];
-	bool part = sum == &sums[0] || span_begins(name, "val/");
-	if (part && span_ends(name, "_loss"))
+	bool is_part = sum == &sums[0] || span_begins(name, "val/");
+	if (is_part && span_ends(name, "_loss"))
 		*sum = isnan(*sum) ? v : *sum + v;
 }
 
-/* Sets loss and val_loss to the sums, rounded to about the five digits of their parts. */
-static void set_sums(struct build *b, int64_t step, const double sums[static 2])
+/* Sets loss and val_loss to the sums, rounded to six decimals: the parts have five digits. */
+static void set_loss_sums(struct build *b, int64_t step, const double sums[static 2])
 {
-	static const double digits = 1e6;
+	static const double decimals = 1e6;
 	for (int i = 0; i < 2; i++)
 		if (!isnan(sums[i]))
 			build_set(b, step, i ? SPAN("val_loss") : SPAN("loss"),
-				round(sums[i] * digits) / digits);
+				round(sums[i] * decimals) / decimals);
 }
 
-bool line_csv(struct build *b, struct span line)
+bool parse_csv_line(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	int64_t step;
-	bool any = false;
+	bool has_values = false;
 	b->is_table = true;
 	if (!span_trim(line).n || (!t->delimiter && begin_table(b, line)) ||
-		span_begins(line, "#") || !is_selected(b, line) ||
-		!read_step(b, line, &step))
+		span_begins(line, "#") || !is_row_selected(b, line) ||
+		!read_row_step(b, line, &step))
 		return false;
 	t->rows++;
 	double sums[2] = {NAN, NAN}; /* of YOLO: training, validation */
 	if (has_more_fields(t, line)) {
-		build_lost_row(b, line);
+		build_add_lost_row(b, line);
 		return false;
 	}
 	for (int i = 0; line.p && i < t->names.n; i++) {
 		double v;
 		struct span f = next_field(&line, t->delimiter);
 		struct span name = span_of(t->names.v[i]);
-		bool number = is_number(f, &v);
+		bool is_number = scan_field(f, &v);
 		if (i == t->step || i == t->run_field || !name.n ||
-			(!number && !build_unread(b, step, name, f)))
+			(!is_number && !build_add_unread(b, step, name, f)))
 			continue;
-		if (!any)
-			build_row(b, step, false);
-		any = true;
-		if (number && i == t->clock)
-			build_clock(b, step, v);
-		else if (number)
+		if (!has_values)
+			build_begin_row(b, step, false);
+		has_values = true;
+		if (is_number && i == t->clock)
+			build_set_time(b, step, v);
+		else if (is_number)
 			build_set(b, step, name, v);
-		if (number && t->by_epoch)
-			add_part(sums, name, v);
+		if (is_number && t->by_epoch)
+			add_loss_part(sums, name, v);
 	}
 	if (t->by_epoch)
-		set_sums(b, step, sums);
-	return any;
+		set_loss_sums(b, step, sums);
+	return has_values;
 }
 
 /* Parses YOLO's results.csv, which has one row per epoch, and the parts of the loss. */
-bool line_yolo(struct build *b, struct span line)
+bool parse_yolo_line(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
-	t->by_epoch |= !t->delimiter && is_yolo(line);
-	return t->by_epoch && line_csv(b, line);
+	t->by_epoch |= !t->delimiter && is_yolo_header(line);
+	return t->by_epoch && parse_csv_line(b, line);
 }
 
-/* Parses "10 6.154908657073975". */
-bool line_losses(struct build *b, struct span line)
+/* Parses a step and a loss, such as "10 6.154908657073975". */
+bool parse_losses_line(struct build *b, struct span line)
 {
 	int64_t step;
 	double v;
@@ -492,42 +495,42 @@ bool line_losses(struct build *b, struct span line)
 	if (memchr(loss.p, ' ', loss.n))
 		return false;
 	if (scan_step(line, &step) != p) {
-		if (begins_as_number(line.p, p) && is_number(loss, &v))
-			build_lost_row(b, line);
+		if (begins_as_number(line.p, p) && scan_field(loss, &v))
+			build_add_lost_row(b, line);
 		return false;
 	}
-	bool number = is_number(loss, &v);
-	if (!number && !build_unread(b, step, SPAN("loss"), loss))
+	bool is_number = scan_field(loss, &v);
+	if (!is_number && !build_add_unread(b, step, SPAN("loss"), loss))
 		return false;
-	build_row(b, step, true);
-	if (number)
+	build_begin_row(b, step, true);
+	if (is_number)
 		build_set(b, step, SPAN("loss"), v);
 	return true;
 }
 
 /* Parses MLflow's "1764201600500 2.5 10": the time in milliseconds, the value of the metric that
  * the file is named after, and the step. */
-bool line_mlflow(struct build *b, struct span line)
+bool parse_mlflow_line(struct build *b, struct span line)
 {
-	static const double after = 1e11, before = 1e14;
+	static const double min_time = 1e11, max_time = 1e14;
 	double time, v;
 	int64_t step;
 	struct span name = b->file ? span_of(b->file) : SPAN("loss");
 	struct span rest = span_trim(line), first = next_field(&rest, ' ');
 	struct span value = rest.p ? next_field(&rest, ' ') : rest;
 	b->is_table = true;
-	if (!rest.p || !is_number(first, &time) || !(time > after && time < before))
+	if (!rest.p || !scan_field(first, &time) || !(time > min_time && time < max_time))
 		return false;
 	if (scan_step(rest, &step) != rest.p + rest.n) {
-		build_lost_row(b, rest);
+		build_add_lost_row(b, rest);
 		return false;
 	}
-	bool number = is_number(value, &v);
-	if (!number && !build_unread(b, step, name, value))
+	bool is_number = scan_field(value, &v);
+	if (!is_number && !build_add_unread(b, step, name, value))
 		return false;
-	build_row(b, step, false);
-	if (number)
+	build_begin_row(b, step, false);
+	if (is_number)
 		build_set(b, step, name, v);
-	build_clock(b, step, time / 1e3);
+	build_set_time(b, step, time / 1e3);
 	return true;
 }

@@ -7,23 +7,23 @@
 
 enum { MAX_FILE = 1 << 16, MAX_WORDS = 32, MAX_TEXT = UCHAR_MAX };
 
-struct parsing {
-	struct log_formats *to;
+struct format_parser {
+	struct log_formats *formats;
 	const char *file;
 	int line;
 	bool built_in;
-	struct log_format *open; /* the current format; NULL: none has begun */
-	int group;		 /* the first kind of line that the next label is for */
+	struct log_format *current; /* NULL: no format has begun */
+	int group; /* index of the first kind of line that the next label is for */
 	struct {
 		char *s;
 		bool quoted;
 	} word[MAX_WORDS];
-	int n, i; /* words of the line, and words read so far */
+	int n, next; /* number of words of the line; index of the next word to read */
 	struct err *e;
 };
 
 /* Sets an error about the current line. */
-static bool syntax_error(struct parsing *p, const char *what, const char *why)
+static bool syntax_error(struct format_parser *p, const char *what, const char *why)
 {
 	err_set(p->e, EX_DATAERR, "%s: line %d: '%.80s': %s", p->file, p->line, what,
 		why);
@@ -32,17 +32,18 @@ static bool syntax_error(struct parsing *p, const char *what, const char *why)
 
 /* ---- words ----------------------------------------------------------------------- */
 
-/* Ends a text at `end`, and returns the place after it. */
-static char *end_text(char *end)
+/* Writes a NUL at `end`, and returns the byte after it. */
+static char *terminate_text(char *end)
 {
 	if (*end)
 		*end++ = '\0';
 	return end;
 }
 
-static bool split_words(struct parsing *p, char *s)
+/* Splits a line into words, in place. Returns false with an error for invalid quotes. */
+static bool split_words(struct format_parser *p, char *s)
 {
-	for (p->n = p->i = 0;; p->n++) {
+	for (p->n = p->next = 0;; p->n++) {
 		s += strspn(s, " \t\r");
 		if (!*s || *s == '#')
 			return true;
@@ -54,31 +55,32 @@ static bool split_words(struct parsing *p, char *s)
 		s = quote ? strchr(s, quote) : s + strcspn(s, " \t\r");
 		if (!s)
 			return syntax_error(p, begin, "the text has no closing quote");
-		bool fits = s > begin && s - begin <= MAX_TEXT;
-		s = end_text(s);
-		if (!fits)
-			return syntax_error(p, begin, "a text has 1 to 255 bytes");
+		bool is_valid = s > begin && s - begin <= MAX_TEXT;
+		s = terminate_text(s);
+		if (!is_valid)
+			return syntax_error(p, begin, "a text must have 1 to 255 bytes");
 	}
 }
 
 /* Reads the next word if it is a NAME, or a TEXT in quotes; otherwise returns NULL. */
 enum kind_of_word { NAME, TEXT };
-static const char *next_word(struct parsing *p, enum kind_of_word kind)
+static const char *next_word(struct format_parser *p, enum kind_of_word kind)
 {
-	bool is = p->i < p->n && p->word[p->i].quoted == (kind == TEXT);
-	return is ? p->word[p->i++].s : NULL;
+	bool is_kind = p->next < p->n && p->word[p->next].quoted == (kind == TEXT);
+	return is_kind ? p->word[p->next++].s : NULL;
 }
 
-/* Skips the next word if it is this one. */
-static bool next_is(struct parsing *p, const char *word)
+/* Skips the next word and returns true, if it is this one without quotes. */
+static bool accept_word(struct format_parser *p, const char *word)
 {
-	bool is = p->i < p->n && !p->word[p->i].quoted && !strcmp(p->word[p->i].s, word);
-	p->i += is;
-	return is;
+	bool is_next = p->next < p->n && !p->word[p->next].quoted &&
+		       !strcmp(p->word[p->next].s, word);
+	p->next += is_next;
+	return is_next;
 }
 
-/* Reads an optional unit; false: it is unknown. suffix: "suffix" is allowed. */
-static bool next_unit(struct parsing *p, double *scale, bool suffix)
+/* Reads an optional unit; 1: none. Returns false if it is unknown. suffix: allows "suffix". */
+static bool parse_unit(struct format_parser *p, double *scale, bool suffix)
 {
 	const char *s = next_word(p, NAME);
 	*scale = 1;
@@ -86,92 +88,92 @@ static bool next_unit(struct parsing *p, double *scale, bool suffix)
 	       syntax_error(p, s, "the unit is not supported here");
 }
 
-/* ---- formats --------------------------------------------------------------------- */
-
-void format_free(struct log_format *f)
+void format_release(struct log_format *f)
 {
 	str_free(&f->about);
 	free(f->kinds);
 }
 
-static bool is_complete(const struct line_kind *k)
+/* Returns true if the format states which numbers of the line are read. */
+static bool has_numbers(const struct line_kind *k)
 {
-	return k->n_labels || k->fields.is || k->named;
+	return k->n_labels || k->fields.assign || k->reads_named;
 }
 
 /* Returns true if the next kind begins a new group: numbers belong to all kinds of a group. */
 static bool ends_group(const struct line_kind *k)
 {
-	return k->n_labels || k->fields.is;
+	return k->n_labels || k->fields.assign;
 }
 
-/* Ends the current format, and drops it if an earlier format has the same name. */
-static bool end_format(struct parsing *p)
+/* Ends the current format, and removes it if an earlier format has the same name. */
+static bool end_format(struct format_parser *p)
 {
-	struct log_format *f = p->open;
-	p->open = NULL;
+	struct log_format *f = p->current;
+	p->current = NULL;
 	if (!f)
 		return true;
-	const struct log_code *code = p->built_in ? log_code_find(f->name) : NULL;
+	const struct coded_format *code = p->built_in ? find_coded_format(f->name) : NULL;
 	if (code && !f->n_kinds) {
 		f->line = code->line;
 		f->text = code->text;
 		f->detect = code->detect;
-	} else if (!f->n_kinds || !is_complete(&f->kinds[f->n_kinds - 1])) {
+	} else if (!f->n_kinds || !has_numbers(&f->kinds[f->n_kinds - 1])) {
 		return syntax_error(
-			p, f->name, "the format ends without a number to read");
+			p, f->name, "the format does not specify which numbers to read");
 	}
-	if (format_find(p->to, f->name) != f) {
-		format_free(f);
-		p->to->n--;
+	if (format_find(p->formats, f->name) != f) {
+		format_release(f);
+		p->formats->n--;
 	}
 	return true;
 }
 
-static bool parse_format(struct parsing *p)
+static bool parse_format_directive(struct format_parser *p)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
-	struct log_formats *to = p->to;
+	struct log_formats *formats = p->formats;
 	const char *name = next_word(p, NAME);
 	if (!name || name[strspn(name, letters)] || !end_format(p))
 		return false;
-	if (!p->built_in && (log_code_find(name) || !strcmp(name, "auto")))
+	if (!p->built_in && (find_coded_format(name) || !strcmp(name, "auto")))
 		return syntax_error(
 			p, name, "this format cannot be replaced; choose another name");
-	to->v = xgrow(to->v, to->n, sizeof(*to->v));
-	p->open = &to->v[to->n++];
-	*p->open = (struct log_format){.name = name};
+	formats->v = xgrow(formats->v, formats->n, sizeof(*formats->v));
+	p->current = &formats->v[formats->n++];
+	*p->current = (struct log_format){.name = name};
 	return true;
 }
 
-static bool parse_about(struct parsing *p)
+static bool parse_about_directive(struct format_parser *p)
 {
-	struct str *about = &p->open->about;
+	struct str *about = &p->current->about;
 	const char *text = next_word(p, TEXT);
 	str_printf(about, "%s%s", about->len ? " " : "", text ? text : "");
 	return text;
 }
 
-static bool parse_settings(struct parsing *p)
+static bool parse_settings_directive(struct format_parser *p)
 {
-	return p->open->settings = true;
+	return p->current->settings = true;
 }
 
-static bool parse_head(struct parsing *p)
+static bool parse_head_directive(struct format_parser *p)
 {
-	struct log_format *f = p->open;
+	struct log_format *f = p->current;
 	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next_word(p, TEXT)); n++)
 		;
-	f->closes = next_is(p, "closes");
-	f->ranks = next_is(p, "ranks");
+	f->closes = accept_word(p, "closes");
+	f->ranks = accept_word(p, "ranks");
 	return *f->heads;
 }
 
 /* ---- kinds of lines -------------------------------------------------------------- */
 
-static bool add_kind(struct parsing *p, struct line_kind k)
+/* Appends a kind of line to the current format. */
+static bool add_kind(struct format_parser *p, struct line_kind k)
 {
-	struct log_format *f = p->open;
+	struct log_format *f = p->current;
 	if (f->n_kinds == MAX_KINDS)
 		return syntax_error(p, k.mark, "a format has at most 12 kinds of lines");
 	if (!f->n_kinds || ends_group(&f->kinds[f->n_kinds - 1]))
@@ -181,94 +183,96 @@ static bool add_kind(struct parsing *p, struct line_kind k)
 	return true;
 }
 
-static bool parse_kind(struct parsing *p)
+/* Adds a kind of line with a step: a training row or an evaluation. */
+static bool parse_row_directive(struct format_parser *p)
 {
-	struct line_kind k = {.training = !strcmp(p->word->s, "train")};
+	struct line_kind k = {.is_training = !strcmp(p->word->s, "train")};
 	k.mark = next_word(p, TEXT);
-	if (!k.mark || (next_is(p, "needs") && !(k.needs = next_word(p, TEXT))))
+	if (!k.mark || (accept_word(p, "needs") && !(k.needs = next_word(p, TEXT))))
 		return false;
-	k.whole = next_is(p, "whole");
-	k.epoch = next_is(p, "epoch");
-	k.last = next_is(p, "last");
-	k.named = next_is(p, "named");
-	if ((k.epoch || k.last) && !k.named)
+	k.whole_line = accept_word(p, "whole");
+	k.has_epoch = accept_word(p, "epoch");
+	k.no_step = accept_word(p, "last");
+	k.reads_named = accept_word(p, "named");
+	if ((k.has_epoch || k.no_step) && !k.reads_named)
 		return false;
-	if (!k.named && next_is(p, "pairs")) {
-		const char *is = next_word(p, TEXT), *between = next_word(p, TEXT);
-		if (!is || is[1] || (between && between[1]))
+	if (!k.reads_named && accept_word(p, "pairs")) {
+		const char *assign = next_word(p, TEXT), *delimiter = next_word(p, TEXT);
+		if (!assign || assign[1] || (delimiter && delimiter[1]))
 			return false;
-		k.fields = (struct fields){
-			*is, between ? *between : '\0', next_is(p, "suffix"), NULL};
-		if (next_is(p, "loss") && !(k.fields.loss = next_word(p, TEXT)))
+		k.fields = (struct fields){*assign, delimiter ? *delimiter : '\0',
+			accept_word(p, "suffix"), NULL};
+		if (accept_word(p, "loss") && !(k.fields.loss = next_word(p, TEXT)))
 			return false;
 	}
 	return add_kind(p, k);
 }
 
-static bool add_label(struct parsing *p, struct line_kind *k, struct label l)
+static bool add_label(struct format_parser *p, struct line_kind *k, struct label l)
 {
-	if (k->fields.is || k->n_labels == MAX_LABELS)
+	if (k->fields.assign || k->n_labels == MAX_LABELS)
 		return syntax_error(p, l.text,
-			k->fields.is ? "a line with pairs has no other numbers"
-				     : "a line has at most 16 numbers");
+			k->fields.assign ? "a line with pairs cannot have other numbers"
+					 : "a line has at most 16 numbers");
 	k->label[k->n_labels++] = l;
 	unsigned char *first = &k->first[(unsigned char)*l.text];
-	if (!l.before && !*first)
+	if (!l.is_before && !*first)
 		*first = (unsigned char)k->n_labels;
 	return true;
 }
 
-/* Reads TEXT COLUMN [UNIT]. */
-static bool next_label(struct parsing *p, struct label *l, bool suffix)
+/* Reads TEXT COLUMN [UNIT]; allows_suffix: the unit may be "suffix". */
+static bool parse_label(struct format_parser *p, struct label *l, bool allows_suffix)
 {
 	l->text = next_word(p, TEXT);
 	l->column = next_word(p, NAME);
 	l->len = (unsigned char)(l->text ? strlen(l->text) : 0);
-	return l->text && l->column && next_unit(p, &l->scale, suffix);
+	return l->text && l->column && parse_unit(p, &l->scale, allows_suffix);
 }
 
 /* Adds a number next to a text to the kinds of lines of the current group. */
-static bool parse_label(struct parsing *p)
+static bool parse_label_directive(struct format_parser *p)
 {
-	struct label l = {.before = next_is(p, "before")};
-	if (!next_label(p, &l, !l.before))
+	struct label l = {.is_before = accept_word(p, "before")};
+	if (!parse_label(p, &l, !l.is_before))
 		return false;
-	int n = p->open ? p->open->n_kinds : 0;
+	int n = p->current ? p->current->n_kinds : 0;
 	if (p->group >= n)
-		return syntax_error(p, l.text, "there is no train or eval line above it");
+		return syntax_error(p, l.text, "no train or eval line comes before");
 	for (int i = p->group; i < n; i++)
-		if (!add_label(p, &p->open->kinds[i], l))
+		if (!add_label(p, &p->current->kinds[i], l))
 			return false;
 	return true;
 }
 
-static bool parse_alone(struct parsing *p)
+/* Adds a kind of line that has only this text and number, without a step. */
+static bool parse_alone_directive(struct format_parser *p)
 {
-	struct line_kind k = {.alone = true};
-	struct label l = {.before = false};
-	if (!next_label(p, &l, false) || !add_label(p, &k, l))
+	struct line_kind k = {.is_alone = true};
+	struct label l = {.is_before = false};
+	if (!parse_label(p, &l, false) || !add_label(p, &k, l))
 		return false;
 	k.mark = l.text;
-	bool added = add_kind(p, k);
-	p->group = p->open->n_kinds;
-	return added;
+	bool is_added = add_kind(p, k);
+	p->group = p->current->n_kinds;
+	return is_added;
 }
 
-/* ---- names ----------------------------------------------------------------------- */
-
-static bool parse_names(struct parsing *p)
+/* Adds names that other logs have for a column or a setting, or texts before a setting. */
+static bool parse_names_directive(struct format_parser *p)
 {
-	struct log_formats *f = p->to;
-	bool column = !strcmp(p->word->s, "column");
-	struct log_names *to = column				? &f->columns
-			       : !strcmp(p->word->s, "setting") ? &f->settings
-								: &f->sentences;
+	struct log_formats *f = p->formats;
+	bool is_column = !strcmp(p->word->s, "column");
+	struct log_names *list = is_column			  ? &f->columns
+				 : !strcmp(p->word->s, "setting") ? &f->settings
+								  : &f->sentences;
 	struct log_name name = {.ours = next_word(p, NAME), .scale = 1};
-	if (!name.ours || (column && !next_unit(p, &name.scale, false)) || p->i == p->n)
+	if (!name.ours || (is_column && !parse_unit(p, &name.scale, false)) ||
+		p->next == p->n)
 		return false;
 	while ((name.name = next_word(p, TEXT))) {
-		to->v = xgrow(to->v, to->n, sizeof(*to->v));
-		to->v[to->n++] = name;
+		list->v = xgrow(list->v, list->n, sizeof(*list->v));
+		list->v[list->n++] = name;
 	}
 	return true;
 }
@@ -281,25 +285,26 @@ static bool parse_names(struct parsing *p)
 
 static const struct directive {
 	const char *word, *form;
-	bool (*parse)(struct parsing *p);
-	bool within; /* a format */
+	bool (*parse)(struct format_parser *p);
+	bool in_format; /* allowed only after a format line */
 } directives[] = {
-	{"format", "format NAME, of a-z, 0-9 and -", parse_format, false},
-	{"about", "about \"TEXT\"", parse_about, true},
-	{"settings", "settings", parse_settings, true},
-	{"head", "head \"TEXT\" ... [closes] [ranks]", parse_head, true},
-	{"train", "train " LINE_FORM, parse_kind, true},
-	{"eval", "eval " LINE_FORM, parse_kind, true},
-	{"before", "before \"TEXT\" COLUMN [UNIT]", parse_label, true},
-	{"alone", "alone \"TEXT\" COLUMN [UNIT]", parse_alone, true},
-	{"column", "column COLUMN [UNIT] \"NAME\" ...", parse_names, false},
-	{"setting", "setting OPTION \"NAME\" ...", parse_names, false},
-	{"sentence", "sentence OPTION \"TEXT\" ...", parse_names, false},
+	{"format", "format NAME, of a-z, 0-9 and -", parse_format_directive, false},
+	{"about", "about \"TEXT\"", parse_about_directive, true},
+	{"settings", "settings", parse_settings_directive, true},
+	{"head", "head \"TEXT\" ... [closes] [ranks]", parse_head_directive, true},
+	{"train", "train " LINE_FORM, parse_row_directive, true},
+	{"eval", "eval " LINE_FORM, parse_row_directive, true},
+	{"before", "before \"TEXT\" COLUMN [UNIT]", parse_label_directive, true},
+	{"alone", "alone \"TEXT\" COLUMN [UNIT]", parse_alone_directive, true},
+	{"column", "column COLUMN [UNIT] \"NAME\" ...", parse_names_directive, false},
+	{"setting", "setting OPTION \"NAME\" ...", parse_names_directive, false},
+	{"sentence", "sentence OPTION \"TEXT\" ...", parse_names_directive, false},
 };
 static const struct directive label_directive = {
-	"", "\"TEXT\" COLUMN [UNIT]", parse_label, true};
+	"", "\"TEXT\" COLUMN [UNIT]", parse_label_directive, true};
 
-static const struct directive *find_directive(struct parsing *p)
+/* Returns the directive of the first word, or NULL with an error. */
+static const struct directive *find_directive(struct format_parser *p)
 {
 	const char *names[ARRAY_LEN(directives)];
 	if (p->word->quoted)
@@ -315,41 +320,41 @@ static const struct directive *find_directive(struct parsing *p)
 	return NULL;
 }
 
-static bool parse_line(struct parsing *p, char *text)
+static bool parse_line(struct format_parser *p, char *text)
 {
 	if (!split_words(p, text) || !p->n)
 		return !p->e->code;
 	const struct directive *d = find_directive(p);
 	if (!d)
 		return false;
-	if (d->within && !p->open)
-		return syntax_error(p, p->word->s, "there is no format line above it");
-	p->i = d->parse != parse_label;
-	if (d->parse(p) && p->i == p->n)
+	if (d->in_format && !p->current)
+		return syntax_error(p, p->word->s, "no format line comes before");
+	p->next = d->parse != parse_label_directive;
+	if (d->parse(p) && p->next == p->n)
 		return true;
 	if (!p->e->code)
-		err_set(p->e, EX_DATAERR, "%s: line %d: the form is %s", p->file, p->line,
-			d->form);
+		err_set(p->e, EX_DATAERR, "%s: line %d: the syntax is: %s", p->file,
+			p->line, d->form);
 	return false;
 }
 
-int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
-	struct err *e)
+int formats_add(struct log_formats *formats, const char *text, const char *name,
+	bool built_in, struct err *e)
 {
-	struct parsing p = {to, name, .built_in = built_in, .e = e};
-	bool right = true;
+	struct format_parser p = {formats, name, .built_in = built_in, .e = e};
+	bool is_valid = true;
 	*e = (struct err){0};
-	strs_add(&to->texts, text);
-	for (char *s = to->texts.v[to->texts.n - 1]; *s && right;) {
+	strs_add(&formats->texts, text);
+	for (char *s = formats->texts.v[formats->texts.n - 1]; *s && is_valid;) {
 		char *line = s;
-		s = end_text(s + strcspn(s, "\n"));
+		s = terminate_text(s + strcspn(s, "\n"));
 		p.line++;
-		right = parse_line(&p, line);
+		is_valid = parse_line(&p, line);
 	}
-	return right && end_format(&p) ? 0 : -1;
+	return is_valid && end_format(&p) ? 0 : -1;
 }
 
-int formats_read(struct log_formats *to, const char *path, struct err *e)
+int formats_read(struct log_formats *formats, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	if (file_read(path, MAX_FILE, &text, e))
@@ -357,5 +362,5 @@ int formats_read(struct log_formats *to, const char *path, struct err *e)
 	if (text.len && strlen(text.s) < text.len)
 		return err_set(
 			e, EX_DATAERR, "%s: not a text file: it has a NUL byte", path);
-	return formats_add(to, text.len ? text.s : "", path, false, e);
+	return formats_add(formats, text.len ? text.s : "", path, false, e);
 }

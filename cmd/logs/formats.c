@@ -10,46 +10,46 @@
 extern const char log_trainers[];
 PAGE_EMBED(log_trainers, "share/logs/trainers");
 
-static const struct log_code codes[] = {
+static const struct coded_format coded_formats[] = {
 	{"pt", .line = NULL},
-	{"wordplay", .line = line_wordplay},
-	{"torchtitan-losses", .line = line_losses},
-	{"lightning", .line = line_lightning},
-	{"mlflow", .line = line_mlflow},
-	{"trainer", .line = line_trainer},
-	{"megatron-golden", .text = text_golden, .detect = is_golden},
-	{"megatron-bridge", .text = text_bridge, .detect = is_bridge},
-	{"trainer-state", .text = text_trainer_state, .detect = is_trainer_state},
-	{"tensorboard", .text = text_tensorboard, .detect = is_tensorboard},
-	{"json", .text = text_array, .detect = is_array},
-	{"keras", .line = line_keras},
-	{"yolo", .line = line_yolo},
-	{"csv", .line = line_csv},
-	{"jsonl", .line = line_jsonl},
-	{"plain", .line = line_plain},
+	{"wordplay", .line = parse_wordplay_line},
+	{"torchtitan-losses", .line = parse_losses_line},
+	{"lightning", .line = parse_lightning_line},
+	{"mlflow", .line = parse_mlflow_line},
+	{"trainer", .line = parse_trainer_line},
+	{"megatron-golden", .text = parse_megatron_golden, .detect = is_megatron_golden},
+	{"megatron-bridge", .text = parse_megatron_bridge, .detect = is_megatron_bridge},
+	{"trainer-state", .text = parse_trainer_state, .detect = is_trainer_state},
+	{"tensorboard", .text = parse_tensorboard, .detect = is_tensorboard},
+	{"json", .text = parse_json_array, .detect = is_json_array},
+	{"keras", .line = parse_keras_line},
+	{"yolo", .line = parse_yolo_line},
+	{"csv", .line = parse_csv_line},
+	{"jsonl", .line = parse_jsonl_line},
+	{"plain", .line = parse_plain_line},
 };
 
-const struct log_code *log_code_find(const char *name)
+const struct coded_format *find_coded_format(const char *name)
 {
-	for (size_t i = 0; i < ARRAY_LEN(codes); i++)
-		if (!strcmp(codes[i].name, name))
-			return &codes[i];
+	for (size_t i = 0; i < ARRAY_LEN(coded_formats); i++)
+		if (!strcmp(coded_formats[i].name, name))
+			return &coded_formats[i];
 	return NULL;
 }
 
 /* ---- how logs are read ------------------------------------------------------------- */
 
-static void add_built_in(struct log_formats *to)
+static void add_built_in_formats(struct log_formats *formats)
 {
 	struct err e;
-	if (formats_add(to, log_trainers, "share/logs/trainers", true, &e))
+	if (formats_add(formats, log_trainers, "share/logs/trainers", true, &e))
 		bug(__FILE__, __LINE__, e.msg);
 }
 
-static void free_formats(struct log_formats *f)
+static void formats_release(struct log_formats *f)
 {
 	for (int i = 0; i < f->n; i++)
-		format_free(&f->v[i]);
+		format_release(&f->v[i]);
 	free(f->v);
 	free(f->columns.v);
 	free(f->settings.v);
@@ -64,7 +64,7 @@ static int is_format_file(const struct dirent *d)
 }
 
 /* Adds the formats in share/pt/logs, in the order of their files' names. */
-static int add_shared(struct log_formats *to, struct err *e)
+static int add_shared_formats(struct log_formats *formats, struct err *e)
 {
 	scoped_str directory = {0};
 	struct dirent **d;
@@ -74,7 +74,8 @@ static int add_shared(struct log_formats *to, struct err *e)
 	for (int i = 0; i < n; i++) {
 		scoped_ptr char *file = text_printf("%s/%s", directory.s, d[i]->d_name);
 		if (!rc)
-			rc = file_check_regular(file, e) || formats_read(to, file, e);
+			rc = file_check_regular(file, e) ||
+			     formats_read(formats, file, e);
 		free(d[i]);
 	}
 	if (n >= 0)
@@ -82,84 +83,83 @@ static int add_shared(struct log_formats *to, struct err *e)
 	return rc ? -1 : 0;
 }
 
-static bool is_detected(const struct log_how *h)
+static bool detects_format(const struct log_options *opts)
 {
-	return !h->format || !strcmp(h->format, "auto") || strpbrk(h->format, "./");
+	return !opts->format || !strcmp(opts->format, "auto") ||
+	       strpbrk(opts->format, "./");
 }
 
-static int no_format(const struct log_how *h, struct err *e)
+static int reject_format_name(const struct log_options *opts, struct err *e)
 {
 	scoped_strs names = {0};
 	strs_add(&names, "auto");
-	for (int i = 0; i < h->formats->n; i++)
-		strs_add(&names, h->formats->v[i].name);
-	err_none_of(e, "format", h->format, (const char *const *)names.v, names.n);
+	for (int i = 0; i < opts->formats->n; i++)
+		strs_add(&names, opts->formats->v[i].name);
+	err_none_of(e, "format", opts->format, (const char *const *)names.v, names.n);
 	return -1;
 }
 
-int log_how_open(struct log_how *h, struct err *e)
+int log_options_load(struct log_options *opts, struct err *e)
 {
-	struct log_formats *f = h->formats = xcalloc(1, sizeof(*f));
-	if (h->format && strpbrk(h->format, "./")) {
-		if (formats_read(f, h->format, e))
+	struct log_formats *f = opts->formats = xcalloc(1, sizeof(*f));
+	if (opts->format && strpbrk(opts->format, "./")) {
+		if (formats_read(f, opts->format, e))
 			return -1;
 		f->n_given = f->n;
 		if (!f->n)
 			return err_set(e, EX_DATAERR,
-				"%s: no format in this file; pt-compare(1) describes formats",
-				h->format);
+				"%s: the file has no format; pt-compare(1) describes formats",
+				opts->format);
 	}
-	if (add_shared(f, e))
+	if (add_shared_formats(f, e))
 		return -1;
-	add_built_in(f);
-	if (!is_detected(h) && !format_find(f, h->format))
-		return no_format(h, e);
-	return h->pattern ? pattern_open(f, h->pattern, e) : 0;
+	add_built_in_formats(f);
+	if (!detects_format(opts) && !format_find(f, opts->format))
+		return reject_format_name(opts, e);
+	return opts->pattern ? pattern_open(f, opts->pattern, e) : 0;
 }
 
-void log_how_close(struct log_how *h)
+void log_options_release(struct log_options *opts)
 {
-	if (h->formats)
-		free_formats(h->formats);
-	free(h->formats);
-	strs_free(&h->columns);
-	*h = (struct log_how){.format = NULL};
+	if (opts->formats)
+		formats_release(opts->formats);
+	free(opts->formats);
+	strs_free(&opts->columns);
+	*opts = (struct log_options){.format = NULL};
 }
 
-void log_format_names(struct strs *names)
+void log_list_format_names(struct strs *names)
 {
 	struct log_formats f = {0};
-	add_built_in(&f);
+	add_built_in_formats(&f);
 	strs_add(names, "auto");
 	for (int i = 0; i < f.n; i++)
 		strs_add(names, f.v[i].name);
-	free_formats(&f);
+	formats_release(&f);
 }
 
-void log_formats_man(FILE *f)
+void log_print_formats_man(FILE *f)
 {
 	struct log_formats all = {0};
-	add_built_in(&all);
+	add_built_in_formats(&all);
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (int i = 0; i < all.n; i++) {
 		fprintf(f, ".It Cm %s\n", all.v[i].name);
 		man_text(f, all.v[i].about.s);
 	}
 	fputs(".El\n", f);
-	free_formats(&all);
+	formats_release(&all);
 }
 
-void log_names_man(FILE *f)
+void log_print_names_man(FILE *f)
 {
 	struct log_formats all = {0};
-	add_built_in(&all);
+	add_built_in_formats(&all);
 	names_print(&all, f);
-	free_formats(&all);
+	formats_release(&all);
 }
 
-/* ---- lines ----------------------------------------------------------------------- */
-
-/* Returns the length of a color code: ESC [ parameters letter. */
+/* Returns the length of a color code at the beginning: ESC [ parameters letter. */
 static size_t color_length(struct span s)
 {
 	size_t n = 1;
@@ -182,19 +182,21 @@ static void strip_color(struct span line, struct str *out)
 	}
 }
 
-static bool parse_plain(struct build *b, const struct log_format *f, struct span line)
+/* Parses a line without color codes. A line that is not a row may have settings. */
+static bool parse_plain_text(
+	struct build *b, const struct log_format *f, struct span line)
 {
 	if (*f->heads	   ? parse_block(b, f, line)
 		: f->kinds ? parse_kinds(b, f, line)
 			   : f->line(b, line))
 		return true;
 	if (f->settings)
-		find_settings(b, line);
+		add_settings_of_line(b, line);
 	return false;
 }
 
 /* Carriage returns also separate lines, since progress bars print them. */
-int format_line(void *to, const char *p, size_t len, struct err *e)
+int format_parse_line(void *to, const char *p, size_t len, struct err *e)
 {
 	struct line_reader *r = to;
 	struct span rest = {p, len};
@@ -208,26 +210,26 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 			line = (struct span){r->plain.s, r->plain.len};
 		}
 		if (line.n)
-			parse_plain(r->b, r->f, line);
+			parse_plain_text(r->b, r->f, line);
 	}
 	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
-			"pattern: takes too long on a line that begins with '%.*s'; make it "
-			"simpler",
+			"pattern: matching takes too long on a line that begins with '%.*s'; "
+			"simplify the pattern",
 			(int)min64((int64_t)len, 40), p);
 	return 0;
 }
 
 /* ---- detection ------------------------------------------------------------------- */
 
-void format_sample(struct build *b, const struct log_format *f, struct span sample)
+void format_parse_sample(struct build *b, const struct log_format *f, struct span sample)
 {
 	struct line_reader r = {b, f, {0}};
 	struct err e;
 	while (sample.n) {
 		const char *stop = memchr(sample.p, '\n', sample.n);
 		size_t n = stop ? (size_t)(stop - sample.p) : sample.n;
-		format_line(&r, sample.p, n, &e);
+		format_parse_line(&r, sample.p, n, &e);
 		n += stop != NULL;
 		sample = (struct span){sample.p + n, sample.n - n};
 	}
@@ -236,24 +238,24 @@ void format_sample(struct build *b, const struct log_format *f, struct span samp
 
 /* Returns the number of rows that a format finds in a sample. */
 static int64_t count_rows(
-	const struct log_how *how, const struct log_format *f, struct span sample)
+	const struct log_options *opts, const struct log_format *f, struct span sample)
 {
 	struct build b;
-	build_init(&b, how);
-	format_sample(&b, f, sample);
+	build_init(&b, opts);
+	format_parse_sample(&b, f, sample);
 	int64_t rows = b.n_points ? b.n_parsed : 0;
-	build_free(&b);
+	build_release(&b);
 	return rows;
 }
 
-/* Returns true for a log of pt-train. Its lines begin with step=, but so do other programs'. */
-static bool is_pt(const struct log_how *how, struct span sample)
+/* Returns true for a log of pt-train. Lines of other programs may begin with step=, too. */
+static bool is_pt_log(const struct log_options *opts, struct span sample)
 {
 	const char *end = sample.p + sample.n;
 	if (h5_has_signature(sample.p, sample.n) || span_begins(sample, "# meta ") ||
 		span_find(sample, "\n# meta "))
 		return true;
-	if (how->formats->regex || how->formats->n_given)
+	if (opts->formats->regex || opts->formats->n_given)
 		return false;
 	const char *p =
 		span_begins(sample, "step=") ? sample.p : span_find(sample, "\nstep=");
@@ -268,49 +270,51 @@ static bool is_pt(const struct log_how *how, struct span sample)
 	       !span_find(line, " sps=");
 }
 
-/* Returns the format of lines that finds the most rows, *max. Tables and JSON lines are a last
- * resort: other programs may print some between their own lines. */
-static const struct log_format *detect_lines(
-	const struct log_how *how, struct span sample, int64_t *max)
+/* Returns the format of lines with the most rows in the sample, and sets *max to their number.
+ * CSV and JSON lines are tried last: other programs may print some between their own lines. */
+static const struct log_format *detect_line_format(
+	const struct log_options *opts, struct span sample, int64_t *max)
 {
-	const struct log_formats *all = how->formats;
+	const struct log_formats *all = opts->formats;
 	const struct log_format *best = NULL;
 	*max = 0;
 	for (int i = 0; i < (all->n_given ? all->n_given : all->n); i++) {
 		const struct log_format *f = &all->v[i];
-		bool general = f->line == line_csv || f->line == line_jsonl;
-		if (!(f->line || f->kinds) || f->line == line_plain || (general && *max))
+		bool is_general =
+			f->line == parse_csv_line || f->line == parse_jsonl_line;
+		if (!(f->line || f->kinds) || f->line == parse_plain_line ||
+			(is_general && *max))
 			continue;
-		int64_t n = count_rows(how, f, sample);
+		int64_t n = count_rows(opts, f, sample);
 		if (n > *max)
 			*max = n, best = f;
 	}
 	return best;
 }
 
-/* Reads the whole sample only if there are too few rows near its beginning. */
-const struct log_format *format_detect(const struct log_how *how, struct span sample)
+/* Tries the formats on the beginning of the sample; on all of it if they find few rows there. */
+const struct log_format *format_detect(const struct log_options *opts, struct span sample)
 {
 	enum { BEGINNING = 1 << 15, FEW = 16 };
 	struct span beginning = {sample.p, (size_t)min64((int64_t)sample.n, BEGINNING)};
-	const struct log_formats *all = how->formats;
+	const struct log_formats *all = opts->formats;
 	int64_t n;
-	if (is_pt(how, sample))
+	if (is_pt_log(opts, sample))
 		return format_find(all, "pt");
 	if (all->regex)
 		return &all->pattern;
 	for (int i = 0; i < all->n && !all->n_given; i++)
 		if (all->v[i].detect && all->v[i].detect(sample))
 			return &all->v[i];
-	const struct log_format *f = detect_lines(how, beginning, &n);
+	const struct log_format *f = detect_line_format(opts, beginning, &n);
 	if (n < FEW && sample.n > beginning.n)
-		f = detect_lines(how, sample, &n);
-	if (!f && !all->n_given && plain_detect(how, sample))
+		f = detect_line_format(opts, sample, &n);
+	if (!f && !all->n_given && plain_detect(opts, sample))
 		f = format_find(all, "plain");
 	return f;
 }
 
-bool format_is_pt(const struct log_format *f)
+bool is_pt_format(const struct log_format *f)
 {
 	return !strcmp(f->name, "pt");
 }

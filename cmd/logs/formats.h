@@ -11,32 +11,32 @@ enum { MAX_LABELS = 16, MAX_KINDS = 12, MAX_HEADS = 4 };
 struct label {
 	const char *text, *column;
 	double scale;	   /* BY_SUFFIX: from the suffix after the number */
-	unsigned char len; /* of the text */
-	bool before;	   /* the number stands before the text */
+	unsigned char len; /* bytes of the text */
+	bool is_before;	   /* the number stands before the text */
 };
 
 /* The syntax of fields, each with a name and a number. */
 struct fields {
-	char is;	  /* between a name and its number; 0: the line has labels */
-	char between;	  /* between fields; '|' also before the first one */
+	char assign;	  /* byte between a name and its number; 0: the line has labels */
+	char delimiter;	  /* byte between fields; '|' also before the first one */
 	bool suffix;	  /* numbers may have a suffix, such as K */
-	const char *loss; /* a name of the loss in this format only; NULL: none */
+	const char *loss; /* further name of the loss in this format; NULL: none */
 };
 
 /* A kind of line: a mark, the step, then labels with numbers in any order, or fields. */
 struct line_kind {
 	const char *mark;  /* a text before the step */
 	const char *needs; /* a text that must follow the step; or NULL */
-	bool training;	   /* a training row, not an evaluation */
-	bool whole;	   /* labels, fields and `needs` may also be before the mark */
-	bool alone; /* no step: mark and number, belonging to the last training row */
-	bool last;  /* no step: the line belongs to the last row */
-	bool epoch; /* after the mark come an epoch and the step within it */
-	bool named; /* read all numbers with names; labels choose columns, "-" skips */
+	bool is_training;  /* a training row, not an evaluation */
+	bool whole_line;   /* labels, fields and `needs` may also be before the mark */
+	bool is_alone;	/* no step: mark and number, belonging to the last training row */
+	bool no_step;	/* the line belongs to the last row */
+	bool has_epoch; /* after the mark come an epoch and the step within it */
+	bool reads_named; /* all numbers with names are read; labels choose columns, "-" skips */
 	struct fields fields;
 	struct label label[MAX_LABELS];
 	int n_labels;
-	unsigned char first[256]; /* by letter: 1 + index of the first label with it */
+	unsigned char first[256]; /* [letter]: 1 + index of the first label with it */
 };
 
 struct log_format;
@@ -45,7 +45,7 @@ bool parse_kinds(struct build *b, const struct log_format *f, struct span line);
 /* Parses the fields of a text (pairs.c). Returns true if there are any. */
 bool parse_fields(
 	struct build *b, struct span s, const struct line_kind *k, int64_t step);
-/* Parses the numbers of a text that have names (named.c). step: or the epoch. */
+/* Parses the numbers of a text that have names (named.c). step: the epoch if k->has_epoch. */
 bool parse_named(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 /* Parses a line of a format with the step in its own line (pairs.c). */
 bool parse_block(struct build *b, const struct log_format *f, struct span line);
@@ -96,20 +96,21 @@ struct log_formats {
 };
 
 /* A format implemented in C. */
-struct log_code {
+struct coded_format {
 	const char *name;
 	log_line_fn *line;
 	log_text_fn *text;
 	bool (*detect)(struct span first);
 };
-const struct log_code *log_code_find(const char *name); /* NULL: none */
-/* Adds the formats and names of a text, called `name` in messages. Formats that *to already has
- * are kept. built_in: formats without lines are in C. */
+const struct coded_format *find_coded_format(const char *name); /* NULL: none */
+/* Adds the formats and names of a text, called `name` in messages, except formats that it
+ * already has. built_in: formats without kinds of lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e);
 /* Adds the formats and names of a file. */
 int formats_read(struct log_formats *to, const char *path, struct err *e);
-void format_free(struct log_format *f); /* not *f itself */
+void format_release(struct log_format *f);
+/* Compiles the regular expression of --pattern. */
 int pattern_open(struct log_formats *f, const char *regex, struct err *e);
 void pattern_close(struct log_formats *f);
 
@@ -120,12 +121,13 @@ struct line_reader {
 	const struct log_format *f;
 	struct str plain; /* a line without color codes */
 };
-/* Parses lines separated by carriage returns; a line_fn, *to is a line_reader. */
-int format_line(void *to, const char *p, size_t len, struct err *e);
+/* Parses lines separated by carriage returns. A line_fn: *to is a struct line_reader. */
+int format_parse_line(void *to, const char *p, size_t len, struct err *e);
 /* Parses the lines of a sample, the beginning of a log. */
-void format_sample(struct build *b, const struct log_format *f, struct span sample);
+void format_parse_sample(struct build *b, const struct log_format *f, struct span sample);
 /* Returns the format of a log that begins with this sample; NULL: unknown. */
-const struct log_format *format_detect(const struct log_how *how, struct span sample);
+const struct log_format *format_detect(
+	const struct log_options *opts, struct span sample);
 const struct log_format *format_find(
 	const struct log_formats *all, const char *name); /* NULL: none */
-bool format_is_pt(const struct log_format *f);
+bool is_pt_format(const struct log_format *f);

@@ -6,13 +6,12 @@
 #include <ctype.h>
 #include <math.h>
 
-/* ---- JSON with NaN --------------------------------------------------------------- */
-
-/* Numbers that Python prints and JSON does not have: they become strings. */
+/* Numbers that Python prints, but JSON lacks. */
 static const char *const not_json[] = {
 	"-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"};
 
-static size_t special_at(struct span s)
+/* Returns the length of NaN or infinity at the beginning of a text; 0: neither. */
+static size_t special_length(struct span s)
 {
 	for (size_t i = 0; i < ARRAY_LEN(not_json); i++)
 		if (span_begins(s, not_json[i]))
@@ -20,30 +19,31 @@ static size_t special_at(struct span s)
 	return 0;
 }
 
+/* Appends JSON, with NaN and infinity as strings. */
 static void quote_special(struct span s, struct str *out)
 {
-	bool quoted = false;
-	size_t done = 0;
+	bool in_string = false;
+	size_t n_copied = 0;
 	for (size_t i = 0; i < s.n; i++) {
 		if (s.p[i] == '"')
-			quoted = !quoted;
-		else if (quoted && s.p[i] == '\\')
+			in_string = !in_string;
+		else if (in_string && s.p[i] == '\\')
 			i++;
-		if (quoted || !strchr("NIni-", s.p[i < s.n ? i : s.n - 1]))
+		if (in_string || !strchr("NIni-", s.p[i < s.n ? i : s.n - 1]))
 			continue;
-		size_t n = special_at((struct span){s.p + i, s.n - i});
+		size_t n = special_length((struct span){s.p + i, s.n - i});
 		if (!n)
 			continue;
-		str_add(out, s.p + done, i - done);
+		str_add(out, s.p + n_copied, i - n_copied);
 		str_printf(out, "\"%.*s\"", (int)n, s.p + i);
-		done = i + n;
-		i = done - 1;
+		n_copied = i + n;
+		i = n_copied - 1;
 	}
-	str_add(out, s.p + done, s.n - done);
+	str_add(out, s.p + n_copied, s.n - n_copied);
 }
 
-/* Parses JSON, if necessary with NaN and infinity. */
-static json_t *load_text(struct span text, json_error_t *why)
+/* Parses JSON that may have NaN and infinity. */
+static json_t *load_json_text(struct span text, json_error_t *why)
 {
 	json_t *root = load_json(text.p, text.n, 0, why);
 	if (root)
@@ -54,14 +54,14 @@ static json_t *load_text(struct span text, json_error_t *why)
 	return root;
 }
 
-static json_t *load_object(struct span text, struct err *e)
+static json_t *load_json_object(struct span text, struct err *e)
 {
 	json_error_t why;
-	json_t *root = load_text(text, &why);
+	json_t *root = load_json_text(text, &why);
 	if (json_is_object(root))
 		return root;
 	if (root)
-		err_set(e, EX_DATAERR, "not a JSON object");
+		err_set(e, EX_DATAERR, "the text is not a JSON object");
 	else
 		err_set(e, EX_DATAERR, "line %d: %s", why.line, why.text);
 	json_decref(root);
@@ -80,33 +80,34 @@ static bool get_number(const json_t *j, double *v)
 	return s < end && scan_double(s, end, v) == end;
 }
 
-/* Records a string in the place of a number. */
-static void note_unread_value(
-	struct build *b, int64_t step, struct span name, const json_t *j)
+/* Records a string that is where a number should be. */
+static void add_unread(struct build *b, int64_t step, struct span name, const json_t *j)
 {
 	const char *s = json_string_value(j);
 	if (s)
-		build_unread(b, step, name, (struct span){s, json_string_length(j)});
+		build_add_unread(b, step, name, (struct span){s, json_string_length(j)});
 }
 
-/* Records a row whose value of the step is not a step. */
-static void lose_row(struct build *b, const json_t *step)
+/* Records a row as lost if its step begins like a number, but is not a step. */
+static void add_lost_row(struct build *b, const json_t *step)
 {
 	char text[NUM_TEXT];
 	const char *s = json_string_value(step);
 	if (json_is_number(step))
 		s = text_double(text, json_number_value(step));
 	if (s && begins_as_number(s, s + strlen(s)))
-		build_lost_row(b, span_of(s));
+		build_add_lost_row(b, span_of(s));
 }
 
-static bool step_of_key(const char *key, int64_t *step)
+/* Reads a key that is a step. Returns false for any other key. */
+static bool scan_step_key(const char *key, int64_t *step)
 {
 	const char *p = scan_step(span_of(key), step);
 	return p && !*p && isdigit((unsigned char)*key);
 }
 
-static const char *after_blanks(struct span s)
+/* Returns the first byte that is not a blank, or an empty text. */
+static const char *skip_blanks(struct span s)
 {
 	size_t i = 0;
 	while (i < s.n && isspace((unsigned char)s.p[i]))
@@ -114,16 +115,14 @@ static const char *after_blanks(struct span s)
 	return i < s.n ? s.p + i : "";
 }
 
-/* ---- golden values ---------------------------------------------------------------- */
-
-bool is_golden(struct span first)
+bool is_megatron_golden(struct span first)
 {
-	return *after_blanks(first) == '{' && span_find(first, "\"start_step\"") &&
+	return *skip_blanks(first) == '{' && span_find(first, "\"start_step\"") &&
 	       span_find(first, "\"values\"");
 }
 
-/* Parses {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9, "5":
- * "nan"}}; "nan" means not logged. */
+/* Parses a metric: {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9,
+ * "5": "nan"}}; "nan" means not logged. */
 static void parse_metric(struct build *b, const char *name, json_t *metric)
 {
 	json_t *values = json_object_get(metric, "values"), *v;
@@ -134,10 +133,10 @@ static void parse_metric(struct build *b, const char *name, json_t *metric)
 	double x;
 	json_object_foreach(values, key, v)
 	{
-		if (!step_of_key(key, &step))
-			build_lost_row(b, span_of(key));
+		if (!scan_step_key(key, &step))
+			build_add_lost_row(b, span_of(key));
 		else if (!get_number(v, &x))
-			note_unread_value(b, step, span_of(name), v);
+			add_unread(b, step, span_of(name), v);
 		else if (!isnan(x))
 			build_set(b, step, span_of(name), x);
 	}
@@ -150,9 +149,9 @@ static void parse_metric(struct build *b, const char *name, json_t *metric)
 	}
 }
 
-int text_golden(struct build *b, struct span text, struct err *e)
+int parse_megatron_golden(struct build *b, struct span text, struct err *e)
 {
-	json_t *root = load_object(text, e), *metric;
+	json_t *root = load_json_object(text, e), *metric;
 	const char *name;
 	b->is_table = true; /* keys may be in alphabetic order */
 	json_object_foreach(root, name, metric) parse_metric(b, name, metric);
@@ -161,29 +160,29 @@ int text_golden(struct build *b, struct span text, struct err *e)
 }
 
 /* Detects {"0": {"lm loss": 11.89, "elapsed time per iteration (ms)": 284.2}}. */
-bool is_bridge(struct span first)
+bool is_megatron_bridge(struct span first)
 {
-	const char *p = after_blanks(first), *end = first.p + first.n;
+	const char *p = skip_blanks(first), *end = first.p + first.n;
 	if (*p != '{')
 		return false;
-	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
+	p = skip_blanks((struct span){p + 1, (size_t)(end - p - 1)});
 	if (*p != '"' || p + 1 == end || !isdigit((unsigned char)p[1]))
 		return false;
 	return span_find(first, "lm loss\"") || span_find(first, "loss\"");
 }
 
-int text_bridge(struct build *b, struct span text, struct err *e)
+int parse_megatron_bridge(struct build *b, struct span text, struct err *e)
 {
-	json_t *root = load_object(text, e), *row, *v;
+	json_t *root = load_json_object(text, e), *row, *v;
 	const char *step_key, *key;
 	int64_t step;
 	double x;
 	b->is_table = true;
 	json_object_foreach(root, step_key, row)
 	{
-		if (!step_of_key(step_key, &step)) {
+		if (!scan_step_key(step_key, &step)) {
 			if (begins_as_number(step_key, step_key + strlen(step_key)))
-				build_lost_row(b, span_of(step_key));
+				build_add_lost_row(b, span_of(step_key));
 			continue;
 		}
 		json_object_foreach(row, key, v)
@@ -191,7 +190,7 @@ int text_bridge(struct build *b, struct span text, struct err *e)
 			if (get_number(v, &x))
 				build_set(b, step, span_of(key), x);
 			else
-				note_unread_value(b, step, span_of(key), v);
+				add_unread(b, step, span_of(key), v);
 		}
 	}
 	json_decref(root);
@@ -202,37 +201,37 @@ int text_bridge(struct build *b, struct span text, struct err *e)
 
 bool is_trainer_state(struct span first)
 {
-	return *after_blanks(first) == '{' && span_find(first, "\"log_history\"");
+	return *skip_blanks(first) == '{' && span_find(first, "\"log_history\"");
 }
 
-static void parse_settings(struct build *b, json_t *object)
+static void add_json_settings(struct build *b, json_t *object)
 {
 	const char *key;
 	json_t *v;
 	json_object_foreach(object, key, v)
 	{
-		const char *to = name_of_setting(b->how, span_of(key));
+		const char *option = option_for_setting(b->opts, span_of(key));
 		char text[NUM_TEXT];
-		if (!to || !json_is_number(v))
+		if (!option || !json_is_number(v))
 			continue;
 		text_double(text, json_number_value(v));
-		build_setting(b, to, span_of(text));
+		build_add_setting(b, option, span_of(text));
 	}
 }
 
-/* Parses {"epoch": 0.1, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 2.5, "step": 10}. The
- * last row has the mean training loss. */
-static void parse_history(struct build *b, json_t *row)
+/* Parses a row of log_history: {"epoch": 0.1, "grad_norm": 1.2, "loss": 2.5, "step": 10}. The last
+ * row has the mean training loss. */
+static void parse_history_row(struct build *b, json_t *row)
 {
 	const char *key;
 	json_t *v;
 	double step, x;
-	json_t *at = json_object_get(row, "step");
-	if (!get_number(at, &step) || !column_accepts(COL_STEP, step)) {
-		lose_row(b, at);
+	json_t *step_value = json_object_get(row, "step");
+	if (!get_number(step_value, &step) || !column_accepts(COL_STEP, step)) {
+		add_lost_row(b, step_value);
 		return;
 	}
-	build_row(b, (int64_t)step, json_object_get(row, "loss") != NULL);
+	build_begin_row(b, (int64_t)step, json_object_get(row, "loss") != NULL);
 	json_object_foreach(row, key, v)
 	{
 		const char *name = strcmp(key, "train_loss") ? key : "mean_train_loss";
@@ -241,18 +240,18 @@ static void parse_history(struct build *b, json_t *row)
 		if (get_number(v, &x))
 			build_set(b, (int64_t)step, span_of(name), x);
 		else
-			note_unread_value(b, (int64_t)step, span_of(name), v);
+			add_unread(b, (int64_t)step, span_of(name), v);
 	}
 }
 
-int text_trainer_state(struct build *b, struct span text, struct err *e)
+int parse_trainer_state(struct build *b, struct span text, struct err *e)
 {
-	json_t *root = load_object(text, e), *row;
+	json_t *root = load_json_object(text, e), *row;
 	size_t i;
 	b->is_table = true;
-	parse_settings(b, root);
+	add_json_settings(b, root);
 	json_array_foreach(json_object_get(root, "log_history"), i, row)
-		parse_history(b, row);
+		parse_history_row(b, row);
 	json_decref(root);
 	return root ? 0 : -1;
 }
@@ -261,8 +260,8 @@ int text_trainer_state(struct build *b, struct span text, struct err *e)
 
 enum { MAX_DEPTH = 4 };
 
-/* Appends a key to a path such as "a/b". */
-static void set_key(struct str *path, size_t prefix, const char *key)
+/* Sets a path such as "a/b" to its first `prefix` bytes and a key. */
+static void set_path_key(struct str *path, size_t prefix, const char *key)
 {
 	path->len = prefix;
 	if (prefix)
@@ -270,8 +269,8 @@ static void set_key(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
-/* Reads a step, or "5/30", step 5 of 30. */
-static bool get_step(const json_t *j, double *v)
+/* Reads a step from a number or from a string such as "5/30", which is step 5 of 30. */
+static bool scan_json_step(const json_t *j, double *v)
 {
 	const char *s = json_string_value(j);
 	int64_t step;
@@ -282,8 +281,8 @@ static bool get_step(const json_t *j, double *v)
 	return true;
 }
 
-/* Returns the value of the step, or NULL; *other: a value that is not a step, or NULL. */
-static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
+/* Returns the value of the step, or NULL. *invalid: set to a value that should be a step. */
+static json_t *find_json_step(json_t *object, int64_t *step, json_t **invalid, int depth)
 {
 	const char *key;
 	json_t *v;
@@ -291,14 +290,14 @@ static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int
 	json_object_foreach(object, key, v)
 	{
 		json_t *within = json_is_object(v) && depth < MAX_DEPTH
-					 ? find_json_step(v, step, other, depth + 1)
+					 ? find_json_step(v, step, invalid, depth + 1)
 					 : NULL;
 		if (within)
 			return within;
 		if (!name_is_step(span_of(key)))
 			continue;
-		if (!get_step(v, &x)) {
-			*other = json_is_null(v) ? *other : v;
+		if (!scan_json_step(v, &x)) {
+			*invalid = json_is_null(v) ? *invalid : v;
 			continue;
 		}
 		*step = (int64_t)x;
@@ -307,9 +306,9 @@ static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int
 	return NULL;
 }
 
-/* Adds the values of an object. at: the value of the step; all other names of steps are columns. */
+/* Adds the values of an object, except step_value. path: the keys of the objects around it. */
 static void parse_object(struct build *b, json_t *object, struct str *path, int64_t step,
-	const json_t *at, int depth)
+	const json_t *step_value, int depth)
 {
 	const char *key;
 	json_t *v;
@@ -317,76 +316,79 @@ static void parse_object(struct build *b, json_t *object, struct str *path, int6
 	json_object_foreach(object, key, v)
 	{
 		double x;
-		set_key(path, prefix, key);
+		set_path_key(path, prefix, key);
 		if (json_is_object(v) && depth < MAX_DEPTH) {
 			if (!strcmp(key, "metrics")) /* ezpz: without a name */
 				path->len = prefix;
-			parse_object(b, v, path, step, at, depth + 1);
-		} else if (v == at) {
+			parse_object(b, v, path, step, step_value, depth + 1);
+		} else if (v == step_value) {
 			continue;
 		} else if (get_number(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
 		} else {
-			note_unread_value(b, step, (struct span){path->s, path->len}, v);
+			add_unread(b, step, (struct span){path->s, path->len}, v);
 		}
 	}
 	path->len = prefix;
 }
 
 /* Returns true if an object has a loss or another known column. */
-static bool has_known(const struct log_how *how, json_t *object, int depth)
+static bool has_known_column(const struct log_options *opts, json_t *object, int depth)
 {
 	const char *key;
 	json_t *v;
 	json_object_foreach(object, key, v)
 	{
 		double scale;
-		struct span column = name_of_column(how, span_of(key), &scale);
+		struct span column = our_column(opts, span_of(key), &scale);
 		if (column_find(column.p) >= 0)
 			return true;
 		if (json_is_object(v) && depth < MAX_DEPTH &&
-			has_known(how, v, depth + 1))
+			has_known_column(opts, v, depth + 1))
 			return true;
 	}
 	return false;
 }
 
+/* Adds the values of a JSON object, unless another run is selected or it is not a row of a log.
+ * Returns true if it has values. line: the text of the row. */
 static bool parse_json_row(struct build *b, json_t *row, struct span line)
 {
 	scoped_str path = {0};
-	json_t *other = NULL;
+	json_t *invalid = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
 	const char *run = json_string_value(json_object_get(row, "run"));
 	if (run && !runs_select_row(&b->table, run))
 		return false;
-	const json_t *at = row ? find_json_step(row, &step, &other, 0) : NULL;
+	const json_t *step_value = row ? find_json_step(row, &step, &invalid, 0) : NULL;
 	const char *key = json_string_value(json_object_get(row, "key"));
 	double x, time = 0;
-	if (key && at && get_number(json_object_get(row, "value"), &x)) {
+	if (key && step_value && get_number(json_object_get(row, "value"), &x)) {
 		build_set(b, step, span_of(key), x); /* MLflow */
 		if (get_number(json_object_get(row, "timestamp"), &time))
-			build_clock(b, step, time / 1e3);
+			build_set_time(b, step, time / 1e3);
 	} else if (!row && span_find(line, "loss\""))
-		build_lost_row(b, line);
-	else if (!at && other && has_known(b->how, row, 0))
-		lose_row(b, other);
-	else if (at || has_known(b->how, row, 0)) {
+		build_add_lost_row(b, line);
+	else if (!step_value && invalid && has_known_column(b->opts, row, 0))
+		add_lost_row(b, invalid);
+	else if (step_value || has_known_column(b->opts, row, 0)) {
 		b->table.json_row = ++b->table.rows;
-		parse_object(b, row, &path, step, at, 0);
+		parse_object(b, row, &path, step, step_value, 0);
 		b->table.json_row = 0;
-		build_clock(b, step, b->line.stamp);
+		build_set_time(b, step, b->line.stamp);
 	}
 	return b->n_points > points;
 }
 
-static bool parse_json(struct build *b, struct span line)
+/* Parses the text of a JSON row. */
+static bool parse_row_text(struct build *b, struct span line)
 {
 	json_error_t why;
-	json_auto_t *row = load_text(line, &why);
+	json_auto_t *row = load_json_text(line, &why);
 	return parse_json_row(b, row, line);
 }
 
-bool line_jsonl(struct build *b, struct span line)
+bool parse_jsonl_line(struct build *b, struct span line)
 {
 	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
 	const char *begin = span_find(line, " | {\"");
@@ -396,65 +398,63 @@ bool line_jsonl(struct build *b, struct span line)
 	line = span_trim(line);
 	if (line.n < 2 || *line.p != '{' || line.p[line.n - 1] != '}')
 		return false;
-	bool any = parse_json(b, line);
-	b->n_parsed += any;
-	return any;
+	bool has_values = parse_row_text(b, line);
+	b->n_parsed += has_values;
+	return has_values;
 }
 
-/* ---- arrays ------------------------------------------------------------------------ */
-
 /* Detects MLflow's {"metrics": [{"key": "loss", "value": 2.5, "timestamp": 1764201600500}]}. */
-static bool is_history(struct span first)
+static bool is_mlflow_history(struct span first)
 {
-	return *after_blanks(first) == '{' && span_find(first, "\"metrics\"") &&
+	return *skip_blanks(first) == '{' && span_find(first, "\"metrics\"") &&
 	       span_find(first, "\"key\"") && span_find(first, "\"timestamp\"");
 }
 
-bool is_array(struct span first)
+bool is_json_array(struct span first)
 {
-	const char *p = after_blanks(first), *end = first.p + first.n;
-	if (is_history(first))
+	const char *p = skip_blanks(first), *end = first.p + first.n;
+	if (is_mlflow_history(first))
 		return true;
 	if (*p != '[' || span_find(first, "{\"log\": \"")) /* LLMQ's */
 		return false;
-	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
+	p = skip_blanks((struct span){p + 1, (size_t)(end - p - 1)});
 	double time;
 	const char *after =
 		*p == '['
 			? scan_number((struct span){p + 1, (size_t)(end - p - 1)}, &time)
 			: NULL;
 	/* lines may begin with [[rank0]] or [2026-01-01 */
-	return *p == '{' || (after && *after_blanks((struct span){
+	return *p == '{' || (after && *skip_blanks((struct span){
 					      after, (size_t)(end - after)}) == ',');
 }
 
 /* Parses [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
-static void parse_triple(struct build *b, const json_t *row)
+static void parse_tensorboard_triple(struct build *b, const json_t *row)
 {
 	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
-	struct span name = value_of_export(b->how, SPAN("Value"));
+	struct span name = rename_export_value(b->opts, SPAN("Value"));
 	if (!get_number(at, &step) || !column_accepts(COL_STEP, step))
-		lose_row(b, at);
+		add_lost_row(b, at);
 	else if (get_number(value, &v))
 		build_set(b, (int64_t)step, name, v);
 	else
-		note_unread_value(b, (int64_t)step, name, value);
+		add_unread(b, (int64_t)step, name, value);
 	if (column_accepts(COL_STEP, step) && get_number(json_array_get(row, 0), &time))
-		build_clock(b, (int64_t)step, time);
+		build_set_time(b, (int64_t)step, time);
 }
 
-int text_array(struct build *b, struct span text, struct err *e)
+int parse_json_array(struct build *b, struct span text, struct err *e)
 {
 	json_error_t why;
-	json_t *root = load_text(text, &why), *row;
+	json_t *root = load_json_text(text, &why), *row;
 	json_t *rows = json_is_object(root) ? json_object_get(root, "metrics") : root;
 	size_t i;
 	b->is_table = true;
 	json_array_foreach(rows, i, row)
 	{
 		if (json_is_array(row))
-			parse_triple(b, row);
+			parse_tensorboard_triple(b, row);
 		else if (json_is_object(row))
 			parse_json_row(b, row, text);
 	}

@@ -3,15 +3,13 @@
 
 #include <ctype.h>
 
-/* ---- spans ----------------------------------------------------------------------- */
-
-bool span_begins(struct span s, const char *with)
+bool span_begins(struct span s, const char *prefix)
 {
-	size_t n = strlen(with);
-	return s.n >= n && !memcmp(s.p, with, n);
+	size_t n = strlen(prefix);
+	return s.n >= n && !memcmp(s.p, prefix, n);
 }
 
-/* As isspace() in the C locale. */
+/* Does what isspace() does in the C locale. */
 static inline bool is_space(char c)
 {
 	return c == ' ' || (c >= '\t' && c <= '\r');
@@ -31,23 +29,24 @@ const char *span_find(struct span s, const char *text)
 	return s.n ? memmem(s.p, s.n, text, strlen(text)) : NULL;
 }
 
-static bool in_word(char c)
+static bool is_word_byte(char c)
 {
 	return isalnum((unsigned char)c) || c == '_';
 }
 
-static bool begins_word(const char *line, const char *at)
+/* Returns true if the byte p of a line does not continue a word. */
+static bool begins_word(const char *line, const char *p)
 {
-	return at == line || !in_word(*at) || !in_word(at[-1]);
+	return p == line || !is_word_byte(*p) || !is_word_byte(p[-1]);
 }
 
 const char *span_find_word(struct span s, const char *text)
 {
 	const char *end = s.p + s.n;
-	for (const char *at = s.p; at < end; at++) {
-		at = span_find((struct span){at, (size_t)(end - at)}, text);
-		if (!at || begins_word(s.p, at))
-			return at;
+	for (const char *p = s.p; p < end; p++) {
+		p = span_find((struct span){p, (size_t)(end - p)}, text);
+		if (!p || begins_word(s.p, p))
+			return p;
 	}
 	return NULL;
 }
@@ -62,6 +61,7 @@ static const char *skip_blanks(struct span s)
 	return s.p + n;
 }
 
+/* Returns true for a comma and exactly three digits. */
 static bool is_thousands(const char *p, const char *end)
 {
 	return end - p >= 4 && *p == ',' && isdigit((unsigned char)p[1]) &&
@@ -69,7 +69,7 @@ static bool is_thousands(const char *p, const char *end)
 	       (end - p == 4 || !isdigit((unsigned char)p[4]));
 }
 
-/* Reads the digits from s to p, and groups of three digits after commas. */
+/* Reads a number with commas between thousands, the first one at p. Returns the byte after it. */
 static const char *scan_thousands(
 	const char *s, const char *p, const char *end, double *v)
 {
@@ -92,9 +92,9 @@ const char *scan_number(struct span s, double *v)
 	const char *end = s.p + s.n, *begin = skip_blanks(s);
 	const char *p = scan_double(begin, end, v);
 	/* "nan" and "nanms", but not "info" */
-	bool word = p > begin && isalpha((unsigned char)p[-1]) && p < end &&
-		    isalpha((unsigned char)*p) && *p != 'm';
-	if (p == begin || word)
+	bool is_other_word = p > begin && isalpha((unsigned char)p[-1]) && p < end &&
+			     isalpha((unsigned char)*p) && *p != 'm';
+	if (p == begin || is_other_word)
 		return NULL;
 	if (is_thousands(p, end)) {
 		const char *q = scan_thousands(begin, p, end, v);
@@ -112,8 +112,8 @@ bool number_continues(struct span rest)
 		return p + 1 < end && isdigit((unsigned char)p[1]);
 	while (p < end && isalpha((unsigned char)*p))
 		p++;
-	bool rate = p > rest.p && p < end && *p == '/'; /* tok/s, it/s */
-	return !rate && in_word(*rest.p) && scale_of_suffix(rest) == 1 &&
+	bool is_rate = p > rest.p && p < end && *p == '/'; /* tok/s, it/s */
+	return !is_rate && is_word_byte(*rest.p) && scale_of_suffix(rest) == 1 &&
 	       !span_begins(rest, "s");
 }
 
@@ -126,8 +126,6 @@ const char *scan_step(struct span s, int64_t *step)
 	*step = (int64_t)v;
 	return p;
 }
-
-/* ---- units ----------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -170,77 +168,76 @@ double scale_of_suffix(struct span rest)
 	return 1;
 }
 
-/* ---- lines ----------------------------------------------------------------------- */
-
-/* Returns the index of the first label that s begins with; -1: none. */
-static int label_at(const struct line_kind *k, struct span s)
+/* Returns the index of the first label that a text begins with; -1: none. */
+static int find_label(const struct line_kind *k, struct span s)
 {
 	for (int i = k->first[(unsigned char)*s.p] - 1; i >= 0 && i < k->n_labels; i++) {
 		const struct label *l = &k->label[i];
-		if (s.n >= l->len && !memcmp(s.p, l->text, l->len) && !l->before)
+		if (s.n >= l->len && !memcmp(s.p, l->text, l->len) && !l->is_before)
 			return i;
 	}
 	return -1;
 }
 
-static void set_label(struct build *b, const struct label *l, double v, struct span rest)
+/* Sets the column of a label to v, in the unit of the label or, without one, of the rest. */
+static void set_column(struct build *b, const struct label *l, double v, struct span rest)
 {
-	v = scaled(v, l->scale != BY_SUFFIX ? l->scale : scale_of_suffix(rest));
+	v = convert_unit(v, l->scale != BY_SUFFIX ? l->scale : scale_of_suffix(rest));
 	/* nanoGPT prints -100 until it has measured the MFU. */
 	if (!(v < 0 && !strcmp(l->column, "mfu")))
 		build_set(b, b->line.step, span_of(l->column), v);
 }
 
-/* Returns true for a text that begins like a number. */
-static bool begins_unread(struct span s)
+/* Returns true if a text begins like a number, after blanks. */
+static bool begins_like_number(struct span s)
 {
 	const char *p = skip_blanks(s);
 	return begins_as_number(p, s.p + s.n);
 }
 
-/* Records an unreadable value: a word that begins like a number. */
-static bool note_unread_label(struct build *b, const char *column, struct span s)
+/* Records the first word of a text as an unreadable value, if it begins like a number. */
+static bool record_unread_label(struct build *b, const char *column, struct span s)
 {
 	const char *p = skip_blanks(s);
 	struct span word = {p, 0};
 	while (p + word.n < s.p + s.n && !is_space(p[word.n]) && p[word.n] != '|')
 		word.n++;
-	return build_unread(b, b->line.step, span_of(column), word);
+	return build_add_unread(b, b->line.step, span_of(column), word);
 }
 
-/* Parses the numbers after labels; begins the row at the first one. */
+/* Parses the numbers after labels. The first number begins the row. */
 static bool parse_labels(
 	struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
-	bool any = false;
+	bool has_values = false;
 	const char *end = s.p + s.n;
 	for (const char *p = s.p; p < end; p++) {
 		double v;
 		struct span rest = {p, (size_t)(end - p)};
 		if (!k->first[(unsigned char)*p] || !begins_word(s.p, p))
 			continue;
-		int i = label_at(k, rest);
+		int i = find_label(k, rest);
 		if (i < 0)
 			continue;
 		const char *number = p + k->label[i].len;
 		struct span text = {number, (size_t)(end - number)};
 		const char *after = scan_number(text, &v);
-		if (!after && !begins_unread(text))
+		if (!after && !begins_like_number(text))
 			continue;
-		if (!any)
-			build_row(b, step, k->training);
-		any = true;
+		if (!has_values)
+			build_begin_row(b, step, k->is_training);
+		has_values = true;
 		struct span tail = {after, after ? (size_t)(end - after) : 0};
-		bool unread = (!after || number_continues(tail)) &&
-			      note_unread_label(b, k->label[i].column, text);
-		if (after && !unread)
-			set_label(b, &k->label[i], v, tail);
+		bool is_unread = (!after || number_continues(tail)) &&
+				 record_unread_label(b, k->label[i].column, text);
+		if (after && !is_unread)
+			set_column(b, &k->label[i], v, tail);
 		p = after ? after - 1 : number;
 	}
-	return any;
+	return has_values;
 }
 
-/* Parses "/1000" after a step, the number of steps. Returns the byte after it. */
+/* Parses "/1000" after a step: the number of steps of the run. Returns the byte after it. */
 static const char *parse_total(struct build *b, struct span rest)
 {
 	int64_t total;
@@ -249,27 +246,29 @@ static const char *parse_total(struct build *b, struct span rest)
 				: NULL;
 	if (!p)
 		return rest.p;
-	build_total(b, total);
+	build_set_total(b, total);
 	return p;
 }
 
-/* Parses the numbers before texts, such as "12.34 ms". */
-static void parse_before(struct build *b, struct span line, const struct line_kind *k)
+/* Parses the numbers before labels, such as "12.34 ms". */
+static void parse_before_labels(
+	struct build *b, struct span line, const struct line_kind *k)
 {
 	for (int i = 0; i < k->n_labels; i++) {
 		const struct label *l = &k->label[i];
-		const char *at = l->before ? span_find(line, l->text) : NULL, *p = at;
+		const char *found = l->is_before ? span_find(line, l->text) : NULL,
+			   *p = found;
 		double v;
 		while (p && p > line.p && (p[-1] == '.' || isdigit((unsigned char)p[-1])))
 			p--;
-		if (p && p < at && scan_double(p, at, &v) == at)
-			build_set(
-				b, b->line.step, span_of(l->column), scaled(v, l->scale));
+		if (p && p < found && scan_double(p, found, &v) == found)
+			build_set(b, b->line.step, span_of(l->column),
+				convert_unit(v, l->scale));
 	}
 }
 
 /* Parses a line such as "val loss 4.1", printed before the step that follows the evaluation. */
-static void parse_alone(struct build *b, struct span line, const struct line_kind *k)
+static void parse_alone_line(struct build *b, struct span line, const struct line_kind *k)
 {
 	double v;
 	size_t n = k->label->len;
@@ -279,16 +278,14 @@ static void parse_alone(struct build *b, struct span line, const struct line_kin
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0};
 	if (p && !span_trim(rest).n)
 		build_set(b, max64(b->line.trained, 0), span_of(k->label->column),
-			scaled(v, k->label->scale));
+			convert_unit(v, k->label->scale));
 }
 
-/* ---- garbled lines ------------------------------------------------------------------- */
-
-/* Returns true if the mark of a second row is in the rest of a line. */
+/* Returns true if the rest of a line has the mark and the step of a second row. */
 static bool has_second_row(struct span rest, const struct line_kind *k)
 {
 	const char *end = rest.p + rest.n;
-	const char *p = k->training && !k->whole && !k->named
+	const char *p = k->is_training && !k->whole_line && !k->reads_named
 				? span_find_word(rest, k->mark)
 				: NULL;
 	int64_t step;
@@ -296,7 +293,7 @@ static bool has_second_row(struct span rest, const struct line_kind *k)
 	return p && scan_step((struct span){p, (size_t)(end - p)}, &step);
 }
 
-/* Counts labels with a number, up to two. */
+/* Counts the labels that a number follows, up to two. */
 static int count_labels(struct span line, const struct line_kind *k)
 {
 	int n = 0;
@@ -304,14 +301,14 @@ static int count_labels(struct span line, const struct line_kind *k)
 	const char *end = line.p + line.n;
 	for (int i = 0; i < k->n_labels && n < 2; i++) {
 		const struct label *l = &k->label[i];
-		const char *p = l->before ? NULL : span_find_word(line, l->text);
+		const char *p = l->is_before ? NULL : span_find_word(line, l->text);
 		p = p ? p + l->len : NULL;
 		n += p && scan_number((struct span){p, (size_t)(end - p)}, &v);
 	}
 	return n;
 }
 
-/* Counts "name: number" between bars, up to three. */
+/* Counts the fields "| name: number |", up to three. */
 static int count_fields(struct span line)
 {
 	int n = 0;
@@ -331,16 +328,17 @@ static int count_fields(struct span line)
 /* Returns true for half of a training row: some of its numbers, and either the mark or `needs`. */
 static bool is_half_row(struct span line, const struct line_kind *k)
 {
-	if (!k->training || !k->needs || k->last || k->named)
+	if (!k->is_training || !k->needs || k->no_step || k->reads_named)
 		return false;
-	if (k->fields.is)
-		return k->fields.between == '|' && span_find(line, "loss: ") &&
+	if (k->fields.assign)
+		return k->fields.delimiter == '|' && span_find(line, "loss: ") &&
 		       !span_find_word(line, k->mark) && count_fields(line) >= 3;
 	return (span_find_word(line, k->mark) || span_find(line, k->needs)) &&
 	       count_labels(line, k) >= 2;
 }
 
-static void note_garbled(struct build *b, struct span line)
+/* Counts a training row that other output cuts or mixes with, and keeps the first one. */
+static void record_garbled(struct build *b, struct span line)
 {
 	struct garbled *g = &b->garbled;
 	line = span_trim(line);
@@ -351,7 +349,7 @@ static void note_garbled(struct build *b, struct span line)
 
 /* ---- kinds of lines ---------------------------------------------------------------------- */
 
-/* Parses a line of this kind. *lost: set to the text that is there instead of a step. */
+/* Parses a line of a kind. *lost: set to the text that is where the step should be. */
 static bool parse_kind(
 	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
 {
@@ -360,34 +358,35 @@ static bool parse_kind(
 	if (!p)
 		return false;
 	size_t n = strlen(k->mark);
-	if (k->last)
+	if (k->no_step)
 		return parse_named(b,
-			k->whole ? line : (struct span){p + n, (size_t)(end - p) - n}, k,
-			b->line.step);
+			k->whole_line ? line
+				      : (struct span){p + n, (size_t)(end - p) - n},
+			k, b->line.step);
 	p += n;
 	struct span number = {p, (size_t)(end - p)};
 	p = scan_step(number, &step);
 	if (!p || number_continues((struct span){p, (size_t)(end - p)})) {
-		if (k->training && begins_unread(number) && k->needs &&
-			span_find(k->whole ? line : number, k->needs))
+		if (k->is_training && begins_like_number(number) && k->needs &&
+			span_find(k->whole_line ? line : number, k->needs))
 			*lost = number;
 		return false;
 	}
 	struct span rest = {p, (size_t)(end - p)};
-	if (k->needs && !span_find(k->whole ? line : rest, k->needs))
+	if (k->needs && !span_find(k->whole_line ? line : rest, k->needs))
 		return false;
 	if (has_second_row(rest, k))
 		return false;
 	rest.p = parse_total(b, rest);
 	rest.n = (size_t)(end - rest.p);
-	if (k->whole)
+	if (k->whole_line)
 		rest = line;
-	if (k->fields.is   ? !parse_fields(b, rest, k, step)
-		: k->named ? !parse_named(b, rest, k, step)
-			   : !parse_labels(b, rest, k, step))
+	if (k->fields.assign	 ? !parse_fields(b, rest, k, step)
+		: k->reads_named ? !parse_named(b, rest, k, step)
+				 : !parse_labels(b, rest, k, step))
 		return false;
-	build_clock(b, b->line.step, time_of_line(line));
-	parse_before(b, line, k);
+	build_set_time(b, b->line.step, time_of_line(line));
+	parse_before_labels(b, line, k);
 	return true;
 }
 
@@ -396,16 +395,16 @@ bool parse_kinds(struct build *b, const struct log_format *f, struct span line)
 	struct span lost = {NULL, 0};
 	for (int i = 0; i < f->n_kinds; i++) {
 		const struct line_kind *k = &f->kinds[i];
-		if (k->alone)
-			parse_alone(b, line, k);
+		if (k->is_alone)
+			parse_alone_line(b, line, k);
 		else if (parse_kind(b, line, k, &lost))
 			return true;
 	}
 	if (lost.p)
-		build_lost_row(b, lost);
+		build_add_lost_row(b, lost);
 	for (int i = 0; i < f->n_kinds && !lost.p; i++)
 		if (is_half_row(line, &f->kinds[i])) {
-			note_garbled(b, line);
+			record_garbled(b, line);
 			break;
 		}
 	return false;

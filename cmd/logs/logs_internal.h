@@ -25,18 +25,18 @@ struct point {
 	double v;
 };
 
-/* The values of a column, in ascending order of steps; for a table, in any order. */
 struct known_name;
 struct line_kind;
+/* The values of a column, in ascending order of steps; for a table, in any order. */
 struct series {
 	char *name;
-	int column; /* in columns[] of run.h; -1: not there */
-	bool given; /* --column maps a name to it, so that all other names are ignored */
+	int column;	/* index in columns[] of run.h; -1: not one of them */
+	bool is_mapped; /* --column maps a name to it, so that all other names are ignored */
 	struct point *p;
 	int64_t n, capacity;
 	int64_t n_replaced;		    /* values that were replaced by later ones */
-	const struct known_name *last_name; /* in JSON: of the last value */
-	int64_t last_row;		    /* in JSON: number of its row */
+	const struct known_name *last_name; /* name of the last value (JSON only) */
+	int64_t last_row;		    /* row of the last value (JSON only) */
 };
 
 /* The state of csv.c. */
@@ -47,7 +47,7 @@ struct table {
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
 	int64_t json_row;     /* number of the current row of JSON; 0: none */
-	struct strs names;    /* of the fields; "": not a column */
+	struct strs names;    /* names of the fields; "": not a column */
 	const char *run;      /* the selected run; NULL: all fields, or first_run */
 	int clock;	      /* the field of TensorBoard's wall time; -1: none */
 	int run_field;	      /* the field that names the run of a row; -1: none */
@@ -60,8 +60,8 @@ struct table {
 struct known_name {
 	char *name;
 	size_t len;
-	int series; /* -1: not looked up yet */
-	bool given; /* by the user */
+	int series;	/* -1: not looked up yet */
+	bool is_mapped; /* --column maps it */
 	double scale;
 	struct known_name *next; /* the name that last came after this one */
 };
@@ -90,13 +90,13 @@ struct line_state {
 struct epochs {
 	bool begun;
 	int64_t first;	     /* epoch of the first line */
-	int64_t epoch, step; /* of the last line */
-	int64_t gap;	     /* between the last two steps of an epoch */
+	int64_t epoch, step; /* epoch and step of the last line */
+	int64_t gap;	     /* difference of the last two steps of an epoch */
 	int64_t length;	     /* steps per epoch; 0: steps do not restart */
 };
 
 enum { MAX_FORMS = 64 };
-/* Counts lines of one form: their numbers have the same names. */
+/* The number of lines of one form: their numbers have the same names. */
 struct form_count {
 	uint64_t hash;
 	int64_t n;
@@ -104,12 +104,12 @@ struct form_count {
 
 /* The state of plain.c, for lines of an unknown program. */
 struct plain {
-	int64_t epoch;	     /* of a previous line; -1: none */
+	int64_t epoch;	     /* epoch of a previous line; -1: none */
 	int64_t rows, falls; /* training rows, and how often their step fell */
-	int64_t last;	     /* step */
+	int64_t last;	     /* step of the last training row */
 	struct form_count forms[MAX_FORMS];
 	bool by_epoch;		 /* a step is an epoch */
-	char step[32], loss[32]; /* names in the first row */
+	char step[32], loss[32]; /* names of step and loss in the first row */
 };
 
 /* The cost of matching a pattern. */
@@ -125,11 +125,11 @@ struct garbled {
 	char first[41];
 };
 
-/* A log that is being read. */
+/* A log under construction: parsers add its rows and values. */
 struct build {
-	const struct log_how *how;
-	const char *file; /* the column's name, if only the path has it; or NULL */
-	bool growing;	  /* the log is still written: no warnings */
+	const struct log_options *opts;
+	const char *file; /* name of the column, if only the path states it; or NULL */
+	bool is_growing;  /* the log is still written: no warnings */
 	bool exact;	  /* values are binary floats, not printed ones */
 	/* Rows are in any order: build_finish() sorts them, and keeps the last value of a column at
 	 * a step. */
@@ -149,53 +149,55 @@ struct build {
 	struct table table;
 };
 
-void build_init(struct build *b, const struct log_how *how);
-void build_free(struct build *b);
+void build_init(struct build *b, const struct log_options *opts);
+void build_release(struct build *b);
 /* Adds a value, in the unit of `name`, to the column of `name`. Except in a table, it replaces the
  * column's values at this and later steps, since the run was resumed before them. Values that the
  * column cannot have are ignored. */
 void build_set(struct build *b, int64_t step, struct span name, double v);
-/* Records an unreadable value if the text begins like a number and the name is of a column in
- * run.h. Returns true if it did. */
-bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
+/* Records a value that begins like a number, but is not one, of a column in run.h. Returns false
+ * for any other text or name, which is not recorded. */
+bool build_add_unread(struct build *b, int64_t step, struct span name, struct span text);
 /* Records a row with an unreadable step, or one that is not understood. */
-void build_lost_row(struct build *b, struct span text);
-/* Looks up a name, for build_set_known(), which works like build_set(); NULL: too many names. */
-struct known_name *build_name(struct build *b, struct span name);
+void build_add_lost_row(struct build *b, struct span text);
+/* Looks up a name, or adds it; NULL: too many names. */
+struct known_name *build_add_name(struct build *b, struct span name);
+/* Does what build_set() does, without looking up the name. */
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
-/* Adds a mean over all steps after `from`; it replaces the earlier such means. */
-void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v);
+/* Adds a mean over the steps from + 1 to step, in place of the column's values at these steps. */
+void build_set_mean(
+	struct build *b, int64_t from, int64_t step, struct span name, double v);
 /* Begins a row. Except in a table, a training row at an earlier step than the last one removes all
  * rows after it. */
-void build_row(struct build *b, int64_t step, bool training);
+void build_begin_row(struct build *b, int64_t step, bool is_training);
 /* Removes the values at this and later steps, since the run was resumed before them. */
 void build_rewind(struct build *b, int64_t step);
 /* Adds a setting that the log states. A later value replaces an earlier one. */
-void build_setting(struct build *b, const char *key, struct span value);
-/* Sets the number of steps, which some logs state in each row. */
-void build_total(struct build *b, int64_t steps);
+void build_add_setting(struct build *b, const char *key, struct span value);
+/* Sets the number of steps of the run, which some logs state in each row. */
+void build_set_total(struct build *b, int64_t steps);
 /* Sets the time of a row, in seconds since 1970 in any time zone; 0: unknown. The first time of a
  * step is used. */
-void build_clock(struct build *b, int64_t step, double seconds);
+void build_set_time(struct build *b, int64_t step, double seconds);
 /* Moves the values to *l. Returns -1 with *e set if there are no rows, or too many. */
 int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* ---- clock.c: time and tokens ------------------------------------------------------ */
 
-/* Returns the time stamp near the beginning of a line, for build_clock(); 0: none. */
+/* Returns the time stamp near the beginning of a line in seconds, for build_set_time(); 0: none. */
 double time_of_line(struct span line);
 /* Derives the columns elapsed and tokens. The series must be sorted. */
-void build_derive(struct build *b);
+void build_derive_columns(struct build *b);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
-/* Returns the column for a name in a log, and the factor of its unit; or the same name, 1. */
-struct span name_of_column(const struct log_how *how, struct span name, double *scale);
-/* As a factor: converts a rate to a time. */
+/* Returns our column for a name in a log, or the same name; *scale: the factor of its unit. */
+struct span our_column(const struct log_options *opts, struct span name, double *scale);
+/* The scale that converts a rate to a time. */
 static const double INVERSE = -1;
 /* Converts a value to our unit, rounded as well as possible: 35 % as 35 / 100 (35 0.01 is not
  * 0.35), and 8.38M as 8380000. */
-static inline double scaled(double v, double scale)
+static inline double convert_unit(double v, double scale)
 {
 	if (scale == INVERSE)
 		return 1 / v;
@@ -205,32 +207,32 @@ static inline double scaled(double v, double scale)
 	return whole ? round(product) : product;
 }
 /* Returns the column that --column maps a name to; empty: none. */
-struct span given_column(const struct log_how *how, struct span name);
-/* Returns loss for "Value", as in TensorBoard's exports, unless --column maps it. */
-struct span value_of_export(const struct log_how *how, struct span name);
-/* Returns true for a name of steps. */
+struct span mapped_column(const struct log_options *opts, struct span name);
+/* Returns loss for "Value" of TensorBoard's exports, unless --column maps it; or the same name. */
+struct span rename_export_value(const struct log_options *opts, struct span name);
+/* Returns true for a name that logs give to steps, such as global_step. */
 bool name_is_step(struct span name);
-/* Returns the option for the name of a setting; NULL: none. */
-const char *name_of_setting(const struct log_how *how, struct span name);
+/* Returns pt-train's option for the name of a setting in a log; NULL: none. */
+const char *option_for_setting(const struct log_options *opts, struct span name);
 /* Adds the settings in a line: "name: value", "| name | value |", "name ... value", sentences. */
-void find_settings(struct build *b, struct span line);
+void add_settings_of_line(struct build *b, struct span line);
 
 /* ---- lines.c: spans, numbers and units -------------------------------------------- */
 
-bool span_begins(struct span s, const char *with);
+bool span_begins(struct span s, const char *prefix);
 struct span span_trim(struct span s);
-/* Returns where `text` is in s, or NULL. */
+/* Returns the first occurrence of `text` in s, or NULL. */
 const char *span_find(struct span s, const char *text);
-/* Finds `text` at the beginning of a word. */
+/* Returns the first occurrence of `text` at the beginning of a word, or NULL. */
 const char *span_find_word(struct span s, const char *text);
 /* Reads a number, perhaps with commas between thousands. Returns the byte after it, or NULL. */
 const char *scan_number(struct span s, double *v);
 /* Returns true if the text after a number continues it: 0x2, 2abc, 2,5. A unit does not. */
 bool number_continues(struct span rest);
-/* Sets the factor of a unit of a format, or BY_SUFFIX, or INVERSE. false: the unit is unknown. */
+/* Sets *scale to the factor of a unit, BY_SUFFIX or INVERSE. Returns false for an unknown unit. */
 enum { BY_SUFFIX = 0 };
 bool scale_of_unit(const char *unit, double *scale);
-/* Returns the factor of a unit or suffix at the beginning, such as K; 1: none. */
+/* Returns the factor of the unit or suffix, such as K, that a text begins with; 1: none. */
 double scale_of_suffix(struct span rest);
 /* Reads a step, an integer of at most 2^53. Returns the byte after it, or NULL. */
 const char *scan_step(struct span s, int64_t *step);
@@ -242,27 +244,30 @@ typedef bool log_line_fn(struct build *b, struct span line);
 /* Parses a whole file. */
 typedef int log_text_fn(struct build *b, struct span text, struct err *e);
 
-log_line_fn line_wordplay, line_lightning, line_losses, line_csv, line_jsonl,
-	line_trainer, line_mlflow, line_pattern, line_plain, line_keras, line_yolo;
-log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
-bool is_golden(struct span first), is_bridge(struct span first);
+log_line_fn parse_wordplay_line, parse_lightning_line, parse_losses_line, parse_csv_line,
+	parse_jsonl_line, parse_trainer_line, parse_mlflow_line, parse_pattern_line,
+	parse_plain_line, parse_keras_line, parse_yolo_line;
+log_text_fn parse_megatron_golden, parse_megatron_bridge, parse_trainer_state,
+	parse_tensorboard, parse_json_array;
+bool is_megatron_golden(struct span first), is_megatron_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
-bool is_array(struct span first);
-/* Adds the names of the columns if a log begins with a header and a row with numbers. */
-bool csv_columns(struct span sample, struct strs *names);
+bool is_json_array(struct span first);
+/* Appends the names of the columns if a log begins with a header and a row with numbers. */
+bool csv_list_columns(struct span sample, struct strs *names);
 /* Returns true if a log begins like a table with one row per run, such as W&B's table of runs. */
-bool csv_is_runs(struct span sample);
-/* Adds the names of the runs in the header of a table like W&B's. */
-void csv_runs(struct span header, struct strs *runs);
+bool csv_is_run_table(struct span sample);
+/* Appends the names of the runs in the header of a table that W&B exported. */
+void csv_list_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, where each row names its run. */
-/* Returns true for a row of the selected run, by default the run of the first row. */
+/* Returns true for a row of the selected run, by default the first one; counts all other rows. */
 bool runs_select_row(struct table *t, const char *run);
-void runs_warn(const struct table *t, const char *name); /* of unused rows and fields */
-/* Adds the names of the runs in an open file, at most MAX_RUNS, if its rows have them. Returns -1
- * with *e set if the file cannot be read. */
-int runs_of_rows(
+void runs_warn(
+	const struct table *t, const char *name); /* warns of unused rows and fields */
+/* Appends the names of the runs in an open file, at most MAX_RUNS, if its rows have them. Returns
+ * -1 with *e set if the file cannot be read. */
+int list_row_runs(
 	int fd, const char *path, struct span header, struct strs *runs, struct err *e);
 /* Returns the index of the field "run" in a header; -1: none. */
-int csv_run_field(struct span header, char *delimiter);
+int csv_find_run_field(struct span header, char *delimiter);
 /* Sets *out to the text of field i, without its quotes. */
-void csv_field(struct span line, char delimiter, int i, struct str *out);
+void csv_copy_field(struct span line, char delimiter, int i, struct str *out);

@@ -5,8 +5,6 @@
 #include <math.h>
 #include <strings.h>
 
-/* ---- words --------------------------------------------------------------------------- */
-
 static bool is_blank(char c)
 {
 	return c == ' ' || c == '\t';
@@ -22,13 +20,14 @@ static bool is_digit(char c)
 	return isdigit((unsigned char)c);
 }
 
-/* Returns the byte `at`, or a NUL after the end. */
-static char byte_at(struct span s, const char *at)
+/* Returns the byte at p, or a NUL outside of the text. */
+static char byte_at(struct span s, const char *p)
 {
-	return at >= s.p && at < s.p + s.n ? *at : '\0';
+	return p >= s.p && p < s.p + s.n ? *p : '\0';
 }
 
-static const char *after_blanks(struct span s, const char *p)
+/* Returns the first byte from p on that is neither a blank nor '#'. */
+static const char *skip_blanks(struct span s, const char *p)
 {
 	while (is_blank(byte_at(s, p)) || byte_at(s, p) == '#')
 		p++;
@@ -71,27 +70,25 @@ bool name_has_word(struct span name, const char *const *words)
 	return false;
 }
 
-/* ---- numbers ------------------------------------------------------------------------- */
-
-/* Returns true where a word may begin: the digit in Acc@1 or top-5 is not a number. */
-static bool may_begin(struct span s, const char *p)
+/* Returns true if a number may begin at p: the digit in Acc@1 or top-5 does not. */
+static bool may_begin_number(struct span s, const char *p)
 {
 	return p == s.p || strchr(" \t([{:=|,<>~#'\"", p[-1]);
 }
 
-/* Returns the first byte after a time, date or version, such as 10:00:00. NULL: there is none. */
-static const char *after_date(struct span s, const char *after)
+/* Returns the byte after a time, date or version such as 10:00:00, or NULL. p: its first sign. */
+static const char *skip_date(struct span s, const char *p)
 {
-	if (!memchr(":-.", byte_at(s, after), 3) || !is_digit(byte_at(s, after + 1)))
+	if (!memchr(":-.", byte_at(s, p), 3) || !is_digit(byte_at(s, p + 1)))
 		return NULL;
-	while (is_digit(byte_at(s, after)) ||
-		(byte_at(s, after) && strchr(":-.,/T", byte_at(s, after))))
-		after++;
-	return after;
+	while (is_digit(byte_at(s, p)) ||
+		(byte_at(s, p) && strchr(":-.,/T", byte_at(s, p))))
+		p++;
+	return p;
 }
 
-/* Skips "tensor(" or "np.float64(" before a number. */
-static const char *after_type(struct span s, const char *p)
+/* Returns the byte after "tensor(" or "np.float64(" at p, or p. */
+static const char *skip_type(struct span s, const char *p)
 {
 	const char *q = p;
 	while (is_letter(byte_at(s, q)) || (q > p && is_digit(byte_at(s, q))) ||
@@ -100,12 +97,12 @@ static const char *after_type(struct span s, const char *p)
 	return q > p && byte_at(s, q) == '(' ? q + 1 : p;
 }
 
-/* Reads "/100" after a number. Returns the byte after it. */
+/* Reads "/100" at p, after a number; *total is -1 without it. Returns the byte after it. */
 static const char *scan_total(struct span s, const char *p, int64_t *total)
 {
 	const char *end = s.p + s.n;
 	*total = -1;
-	if (byte_at(s, p) != '/' || !is_digit(byte_at(s, after_blanks(s, p + 1))))
+	if (byte_at(s, p) != '/' || !is_digit(byte_at(s, skip_blanks(s, p + 1))))
 		return p;
 	const char *q = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, total);
 	if (q && byte_at(s, q) != '/')
@@ -119,77 +116,77 @@ static bool is_progress(struct span s, const char *number, const char *after)
 {
 	while (number > s.p && is_blank(number[-1]))
 		number--;
-	char before = number > s.p ? number[-1] : '\0';
-	return (before == '[' || before == '|' ||
-		       byte_at(s, after_blanks(s, after)) == '[') &&
+	char preceding = number > s.p ? number[-1] : '\0';
+	return (preceding == '[' || preceding == '|' ||
+		       byte_at(s, skip_blanks(s, after)) == '[') &&
 	       !(is_blank(byte_at(s, after)) && is_digit(byte_at(s, after + 1)));
 }
 
-/* ---- search ---------------------------------------------------------------------------- */
-
-struct search {
+struct number_search {
 	struct span line;
 	const char *p;	  /* the current byte */
 	const char *name; /* start of a possible name of the next number; NULL: none */
 	const char *after_name; /* the byte after it */
-	bool given;		/* a colon or an equals sign follows the name */
+	bool has_sign;		/* a colon or an equals sign follows the name */
 	struct named *found;
 	int n;
 };
 
-static void drop_name(struct search *s)
+static void forget_name(struct number_search *s)
 {
 	s->name = s->after_name = NULL;
-	s->given = false;
+	s->has_sign = false;
 }
 
-/* Reads the number at *at, if there is one. Returns the byte after it and its unit, or NULL. */
-static const char *parse_number(struct search *s, const char *at)
+/* Adds the number at `begin`, if it has a name or counts progress. Returns the byte after the
+ * number and its unit, or NULL if there is no number. */
+static const char *parse_number(struct number_search *s, const char *begin)
 {
 	struct named *f = &s->found[s->n];
 	const char *end = s->line.p + s->line.n;
-	const char *typed = s->given ? after_type(s->line, at) : at;
-	struct span text = {typed, (size_t)(end - typed)};
-	if (typed >= end || is_blank(*typed))
+	const char *number = s->has_sign ? skip_type(s->line, begin) : begin;
+	struct span text = {number, (size_t)(end - number)};
+	if (number >= end || is_blank(*number))
 		return NULL;
 	const char *after = scan_number(text, &f->v);
-	bool word = is_letter(*typed);
-	bool unread = !after && s->given && begins_as_number(typed, end);
+	bool is_word = is_letter(*number);
+	bool is_unread = !after && s->has_sign && begins_as_number(number, end);
 	f->v = after ? f->v : (double)NAN;
-	while (unread && (!after || (after < end && !is_blank(*after))))
-		after = after ? after + 1 : typed;
-	if (!after || (word && (!s->name || is_letter(byte_at(s->line, after)))))
+	while (is_unread && (!after || (after < end && !is_blank(*after))))
+		after = after ? after + 1 : number;
+	if (!after || (is_word && (!s->name || is_letter(byte_at(s->line, after)))))
 		return NULL;
-	const char *date = unread ? NULL : after_date(s->line, after);
+	const char *date = is_unread ? NULL : skip_date(s->line, after);
 	if (date) {
-		drop_name(s);
+		forget_name(s);
 		return date;
 	}
 	struct span name = {
 		s->name ? s->name : "", s->name ? (size_t)(s->after_name - s->name) : 0};
-	f->number = (struct span){typed, (size_t)(after - typed)};
-	f->unread = unread || (s->given && number_continues((struct span){
-						   after, (size_t)(end - after)}));
-	f->name = last_words(span_trim(name), s->given ? 3 : 2);
+	f->number = (struct span){number, (size_t)(after - number)};
+	f->unread = is_unread || (s->has_sign && number_continues((struct span){
+							 after, (size_t)(end - after)}));
+	f->name = last_words(span_trim(name), s->has_sign ? 3 : 2);
 	after = scan_total(s->line, after, &f->total);
-	bool counts = f->name.n || (f->total > 0 && is_progress(s->line, typed, after));
+	bool is_found =
+		f->name.n || (f->total > 0 && is_progress(s->line, number, after));
 	f->unit = (struct span){after, 0};
 	while (is_letter(byte_at(s->line, after)) || byte_at(s->line, after) == '%' ||
 		(byte_at(s->line, after) == '/' &&
 			is_letter(byte_at(s->line, after + 1))))
 		after++;
 	f->unit.n = (size_t)(after - f->unit.p);
-	s->n += counts && s->n < MAX_NAMED;
-	drop_name(s);
+	s->n += is_found && s->n < MAX_NAMED;
+	forget_name(s);
 	return after;
 }
 
-/* Reads a letter of a name; after two blanks, it begins a new name. */
-static void parse_letter(struct search *s)
+/* Reads a word of a name. After two blanks, it begins a new name. */
+static void parse_name_word(struct number_search *s)
 {
-	bool apart = s->name && s->p - s->after_name >= 2;
-	if (!s->name || apart || s->given) {
-		drop_name(s);
+	bool is_apart = s->name && s->p - s->after_name >= 2;
+	if (!s->name || is_apart || s->has_sign) {
+		forget_name(s);
 		s->name = s->p;
 	}
 	const char *q = s->p;
@@ -199,47 +196,47 @@ static void parse_letter(struct search *s)
 	s->after_name = s->p = q > s->p ? q : s->p + 1;
 }
 
-/* Returns the byte after "(higher is better)" between a name and its number; or NULL. */
-static const char *after_direction(const struct search *s)
+/* Returns the byte after "(higher is better)" between a name and its number, or NULL. */
+static const char *skip_direction(const struct number_search *s)
 {
 	const char *end = s->line.p + s->line.n;
 	struct span rest = {s->p, (size_t)(end - s->p)};
-	bool is = span_begins(rest, "(higher is better)") ||
-		  span_begins(rest, "(lower is better)");
-	return is && s->name ? (const char *)memchr(s->p, ')', rest.n) + 1 : NULL;
+	bool is_note = span_begins(rest, "(higher is better)") ||
+		       span_begins(rest, "(lower is better)");
+	return is_note && s->name ? (const char *)memchr(s->p, ')', rest.n) + 1 : NULL;
 }
 
-/* Reads another character. It ends the name, unless it is a bracket before a number, as in Step
- * [100/600]; a colon or an equals sign marks the name as given. */
-static void parse_sign(struct search *s)
+/* Reads a punctuation mark. It ends the name, except a colon, an equals sign, and a bracket before
+ * a before_number, as in Step [100/600]. */
+static void parse_punctuation(struct number_search *s)
 {
 	char c = *s->p++;
-	bool number = is_digit(byte_at(s->line, after_blanks(s->line, s->p)));
+	bool before_number = is_digit(byte_at(s->line, skip_blanks(s->line, s->p)));
 	if (c == ':' || c == '=')
-		s->given = s->name != NULL;
-	else if (!number || (c != '[' && c != '('))
-		drop_name(s);
+		s->has_sign = s->name != NULL;
+	else if (!before_number || (c != '[' && c != '('))
+		forget_name(s);
 }
 
-int find_named(struct span line, struct named *found)
+int find_named_numbers(struct span line, struct named *found)
 {
-	struct search s = {.line = line, .p = line.p, .found = found};
+	struct number_search s = {.line = line, .p = line.p, .found = found};
 	const char *end = line.p + line.n;
 	while (s.p < end && s.n < MAX_NAMED) {
 		char c = *s.p;
-		bool number =
-			(is_digit(c) || strchr("+-.nNiIta", c)) && may_begin(line, s.p);
-		const char *after = number     ? parse_number(&s, s.p)
-				    : c == '(' ? after_direction(&s)
-					       : NULL;
+		bool may_be_number = (is_digit(c) || strchr("+-.nNiIta", c)) &&
+				     may_begin_number(line, s.p);
+		const char *after = may_be_number ? parse_number(&s, s.p)
+				    : c == '('	  ? skip_direction(&s)
+						  : NULL;
 		if (after)
 			s.p = after;
 		else if (is_blank(c) || c == '#')
 			s.p++;
 		else if (is_letter(c) || is_digit(c))
-			parse_letter(&s);
+			parse_name_word(&s);
 		else
-			parse_sign(&s);
+			parse_punctuation(&s);
 	}
 	return s.n;
 }
@@ -249,59 +246,57 @@ int count_form(struct form_count forms[static MAX_FORMS], const struct named *f,
 	uint64_t hash = (uint64_t)n;
 	for (int i = 0; i < n; i++)
 		hash = hash_bytes(f[i].name.p, f[i].name.n, hash);
-	int at = 0;
-	while (at < MAX_FORMS && forms[at].n && forms[at].hash != hash)
-		at++;
-	if (at == MAX_FORMS)
+	int index = 0;
+	while (index < MAX_FORMS && forms[index].n && forms[index].hash != hash)
+		index++;
+	if (index == MAX_FORMS)
 		return -1;
-	forms[at].hash = hash;
-	forms[at].n++;
-	return at;
+	forms[index].hash = hash;
+	forms[index].n++;
+	return index;
 }
 
-/* ---- columns ----------------------------------------------------------------------------- */
-
-static int column_of(struct build *b, struct span name)
+/* Returns the index in columns[] of run.h for a name in a log; -1: none. */
+static int find_run_column(struct build *b, struct span name)
 {
 	double scale;
 	char text[64];
-	struct span column = name_of_column(b->how, name, &scale);
+	struct span column = our_column(b->opts, name, &scale);
 	snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)column.n, 63), column.p);
 	return column_find(text);
 }
 
-static void set_scaled(struct build *b, int64_t step, struct span column,
+/* Sets a column to a number times the scale, or to its fraction of the total. */
+static void set_converted(struct build *b, int64_t step, struct span column,
 	const struct named *f, double scale)
 {
-	if (f->unread && (build_unread(b, step, column, f->number) || isnan(f->v)))
+	if (f->unread && (build_add_unread(b, step, column, f->number) || isnan(f->v)))
 		return;
 	if (f->total > 0)
 		build_set(b, step, column, f->v / (double)f->total);
 	else
-		build_set(b, step, column, scaled(f->v, scale));
+		build_set(b, step, column, convert_unit(f->v, scale));
 }
 
-void set_named_as(
+void set_column_from(
 	struct build *b, int64_t step, struct span column, const struct named *f)
 {
-	bool known = column_of(b, column) >= 0;
-	set_scaled(b, step, column, f, known ? scale_of_suffix(f->unit) : 1);
+	bool is_known = find_run_column(b, column) >= 0;
+	set_converted(b, step, column, f, is_known ? scale_of_suffix(f->unit) : 1);
 }
 
-void set_named(struct build *b, int64_t step, const struct named *f)
+void set_named_column(struct build *b, int64_t step, const struct named *f)
 {
 	if (f->name.n)
-		set_named_as(b, step, f->name, f);
+		set_column_from(b, step, f->name, f);
 }
 
-/* ---- steps --------------------------------------------------------------------------------- */
-
-int64_t named_step(const struct named *f)
+int64_t step_of_number(const struct named *f)
 {
-	bool whole = !f->unread && f->v >= 0 && f->v <= 0x1p53 &&
-		     f->v == (double)(int64_t)f->v &&
-		     !memchr(f->number.p, '.', f->number.n);
-	return whole ? (int64_t)f->v : -1;
+	bool is_step = !f->unread && f->v >= 0 && f->v <= 0x1p53 &&
+		       f->v == (double)(int64_t)f->v &&
+		       !memchr(f->number.p, '.', f->number.n);
+	return is_step ? (int64_t)f->v : -1;
 }
 
 int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t total)
@@ -327,9 +322,9 @@ int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t tot
 
 void begin_named_row(struct build *b, int64_t step)
 {
-	bool repeats = step == b->line.trained;
-	build_row(b, step, true);
-	b->repeats = repeats;
+	bool is_repeated = step == b->line.trained;
+	build_begin_row(b, step, true);
+	b->repeats = is_repeated;
 }
 
 /* ---- formats with named numbers ------------------------------------------------------------ */
@@ -343,8 +338,8 @@ bool is_other_rank(const struct named *f, int n)
 	return false;
 }
 
-/* Returns the label with this name; NULL: none. */
-static const struct label *label_of(const struct line_kind *k, struct span name)
+/* Returns the label of a kind with this name; NULL: none. */
+static const struct label *find_label(const struct line_kind *k, struct span name)
 {
 	for (int i = 0; i < k->n_labels; i++)
 		if (k->label[i].len == name.n &&
@@ -353,18 +348,18 @@ static const struct label *label_of(const struct line_kind *k, struct span name)
 	return NULL;
 }
 
-/* Returns the step of the run in a line with an epoch. *at: the index of the step's number. */
-static int64_t step_after_epoch(
-	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
+/* Returns the step of the run in a line with an epoch. *index: set to the index of its number. */
+static int64_t step_in_line(
+	struct build *b, const struct named *f, int n, int64_t epoch, int *index)
 {
-	for (*at = 0; *at < n; ++*at) {
-		int64_t step = named_step(&f[*at]), total = f[*at].total;
-		if (step < 0 || (f[*at].name.n && !name_is_step(f[*at].name)))
+	for (*index = 0; *index < n; ++*index) {
+		int64_t step = step_of_number(&f[*index]), total = f[*index].total;
+		if (step < 0 || (f[*index].name.n && !name_is_step(f[*index].name)))
 			continue;
-		bool counts =
+		bool is_in_range =
 			total > 0 && epoch > 0 && epoch < (INT64_C(1) << 52) / total;
-		return counts ? (epoch - 1) * total + step
-			      : step_in_epochs(b, epoch, step, total);
+		return is_in_range ? (epoch - 1) * total + step
+				   : step_in_epochs(b, epoch, step, total);
 	}
 	return epoch;
 }
@@ -372,29 +367,29 @@ static int64_t step_after_epoch(
 bool parse_named(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
 	struct named f[MAX_NAMED];
-	int n = find_named(s, f), at = n;
-	bool any = false;
+	int n = find_named_numbers(s, f), step_index = n;
+	bool has_values = false;
 	if (is_other_rank(f, n))
 		return false;
-	if (k->epoch)
-		step = step_after_epoch(b, f, n, step, &at);
+	if (k->has_epoch)
+		step = step_in_line(b, f, n, step, &step_index);
 	for (int i = 0; i < n; i++) {
-		const struct label *l = label_of(k, f[i].name);
-		bool skipped = i == at || !f[i].name.n || name_is_step(f[i].name) ||
-			       (l && !strcmp(l->column, "-"));
-		if (skipped)
+		const struct label *l = find_label(k, f[i].name);
+		bool skip = i == step_index || !f[i].name.n || name_is_step(f[i].name) ||
+			    (l && !strcmp(l->column, "-"));
+		if (skip)
 			continue;
-		if (!any && k->training)
+		if (!has_values && k->is_training)
 			begin_named_row(b, step);
-		else if (!any)
-			build_row(b, step, false);
-		any = true;
+		else if (!has_values)
+			build_begin_row(b, step, false);
+		has_values = true;
 		if (!l)
-			set_named(b, step, &f[i]);
+			set_named_column(b, step, &f[i]);
 		else
-			set_scaled(b, step, span_of(l->column), &f[i],
+			set_converted(b, step, span_of(l->column), &f[i],
 				l->scale != BY_SUFFIX ? l->scale
 						      : scale_of_suffix(f[i].unit));
 	}
-	return any;
+	return has_values;
 }

@@ -11,22 +11,22 @@ static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"valid_num_updates", "global_step/max_steps", "training/global_step",
 	"rollout/step", NULL};
 
-/* Ignores case; some writers of event files replace parentheses and '%' by '_'. */
-static bool same_letter(char known, char c)
+/* Ignores case. '_' matches parentheses and '%': some writers of event files replace them. */
+static bool letters_match(char known, char c)
 {
 	return tolower((unsigned char)known) == tolower((unsigned char)c) ||
 	       (c == '_' && (known == '(' || known == ')' || known == '%'));
 }
 
-static bool same_name(const char *s, struct span name)
+static bool names_match(const char *s, struct span name)
 {
 	for (size_t i = 0; i < name.n; i++)
-		if (!s[i] || !same_letter(s[i], name.p[i]))
+		if (!s[i] || !letters_match(s[i], name.p[i]))
 			return false;
 	return !s[name.n];
 }
 
-int log_how_map(struct log_how *h, const char *pair, struct err *e)
+int log_options_map_column(struct log_options *h, const char *pair, struct err *e)
 {
 	const char *equals = strchr(pair, '=');
 	if (!equals || equals == pair || !equals[1])
@@ -36,30 +36,30 @@ int log_how_map(struct log_how *h, const char *pair, struct err *e)
 	return 0;
 }
 
-struct span given_column(const struct log_how *how, struct span name)
+struct span mapped_column(const struct log_options *opts, struct span name)
 {
-	for (int64_t i = 0; i < how->columns.n; i++) {
-		const char *pair = how->columns.v[i], *equals = strchr(pair, '=');
-		if (same_name(equals + 1, name))
+	for (int64_t i = 0; i < opts->columns.n; i++) {
+		const char *pair = opts->columns.v[i], *equals = strchr(pair, '=');
+		if (names_match(equals + 1, name))
 			return (struct span){pair, (size_t)(equals - pair)};
 	}
 	return (struct span){NULL, 0};
 }
 
-/* Prefers a name in the same case to the first one that differs only in case. */
-struct span name_of_column(const struct log_how *how, struct span name, double *scale)
+/* Prefers a known name in the same case to the first one that differs only in case. */
+struct span our_column(const struct log_options *opts, struct span name, double *scale)
 {
-	const struct log_names *all = &how->formats->columns;
-	struct span ours = given_column(how, name);
+	const struct log_names *all = &opts->formats->columns;
+	struct span ours = mapped_column(opts, name);
 	*scale = 1;
 	if (ours.n)
 		return ours;
 	const struct log_name *found = NULL;
 	for (const struct log_name *m = all->v; m < all->v + all->n; m++) {
-		bool exact = same_name(m->name, name) && span_begins(name, m->name);
-		if (exact || (!found && same_name(m->name, name)))
+		bool is_exact = names_match(m->name, name) && span_begins(name, m->name);
+		if (is_exact || (!found && names_match(m->name, name)))
 			found = m;
-		if (exact)
+		if (is_exact)
 			break;
 	}
 	if (found) {
@@ -70,16 +70,16 @@ struct span name_of_column(const struct log_how *how, struct span name, double *
 	return c < 0 ? name : span_of(columns[c].name);
 }
 
-struct span value_of_export(const struct log_how *how, struct span name)
+struct span rename_export_value(const struct log_options *opts, struct span name)
 {
-	return same_name("Value", name) && !given_column(how, name).n ? SPAN("loss")
-								      : name;
+	return names_match("Value", name) && !mapped_column(opts, name).n ? SPAN("loss")
+									  : name;
 }
 
-char *log_column_name(const struct log_how *how, const char *theirs)
+char *log_column_for_name(const struct log_options *opts, const char *theirs)
 {
 	double scale;
-	struct span ours = name_of_column(how, span_of(theirs), &scale);
+	struct span ours = our_column(opts, span_of(theirs), &scale);
 	char *name = xstrdup(ours.p);
 	name[ours.n] = '\0';
 	return name;
@@ -88,19 +88,18 @@ char *log_column_name(const struct log_how *how, const char *theirs)
 bool name_is_step(struct span name)
 {
 	for (int i = 0; step_names[i]; i++)
-		if (same_name(step_names[i], name))
+		if (names_match(step_names[i], name))
 			return true;
 	return false;
 }
 
-bool log_is_step(const char *name)
+bool log_is_step_name(const char *name)
 {
 	return name_is_step(span_of(name));
 }
 
-/* ---- settings -------------------------------------------------------------------- */
-
-static bool same_setting(const char *s, struct span name)
+/* Compares a known name with one in a log, without case; ' ' and '-' equal '_'. */
+static bool setting_names_match(const char *s, struct span name)
 {
 	for (size_t i = 0; i < name.n; i++) {
 		char c = name.p[i];
@@ -111,17 +110,17 @@ static bool same_setting(const char *s, struct span name)
 	return !s[name.n];
 }
 
-const char *name_of_setting(const struct log_how *how, struct span name)
+const char *option_for_setting(const struct log_options *opts, struct span name)
 {
-	const struct log_names *all = &how->formats->settings;
+	const struct log_names *all = &opts->formats->settings;
 	for (int i = 0; i < all->n; i++)
-		if (same_setting(all->v[i].name, name))
+		if (setting_names_match(all->v[i].name, name))
 			return all->v[i].ours;
 	return NULL;
 }
 
-/* Adds a setting, without quotes and without the commas between thousands. */
-static void add_setting(struct build *b, const char *key, struct span value)
+/* Adds a setting without its quotes and without commas between thousands. */
+static void add_clean_setting(struct build *b, const char *key, struct span value)
 {
 	char digits[NUM_TEXT];
 	size_t n = 0;
@@ -137,12 +136,12 @@ static void add_setting(struct build *b, const char *key, struct span value)
 		if (value.p[i] != ',')
 			digits[n++] = value.p[i];
 	}
-	bool number = n && n < sizeof(digits);
-	build_setting(b, key, number ? (struct span){digits, n} : value);
+	bool is_number = n && n < sizeof(digits);
+	build_add_setting(b, key, is_number ? (struct span){digits, n} : value);
 }
 
-/* Finds "name: value", "name = value", "| name | value |", "name ... value", "\"name\": value,". */
-static void find_named_setting(struct build *b, struct span line)
+/* Adds "name: value", "name = value", "| name | value |", "name ... value", "\"name\": value,". */
+static void add_named_setting(struct build *b, struct span line)
 {
 	static const char prefix[] = "Config param ";
 	line = span_trim(line);
@@ -155,7 +154,7 @@ static void find_named_setting(struct build *b, struct span line)
 	while (n < line.n && !strchr("|:=.\"", line.p[n]))
 		n++;
 	struct span name = span_trim((struct span){line.p, n});
-	const char *key = name_of_setting(b->how, name);
+	const char *key = option_for_setting(b->opts, name);
 	struct span value = {line.p + n, line.n - n};
 	if (!key || !value.n)
 		return;
@@ -163,11 +162,11 @@ static void find_named_setting(struct build *b, struct span line)
 		value.p++, value.n--;
 	while (value.n && strchr("|,\" ", value.p[value.n - 1]))
 		value.n--;
-	add_setting(b, key, value);
+	add_clean_setting(b, key, value);
 }
 
-/* Finds LLMQ's {"log": "option", "time": "...", "step": 0, "name": "seq-len", "value": 1024}. */
-static void find_option(struct build *b, struct span line)
+/* Adds LLMQ's {"log": "option", "time": "...", "step": 0, "name": "seq-len", "value": 1024}. */
+static void add_llmq_option(struct build *b, struct span line)
 {
 	static const char name[] = "\"name\": \"", value[] = "\"value\": ";
 	const char *end = line.p + line.n, *p = span_find(line, name);
@@ -179,44 +178,42 @@ static void find_option(struct build *b, struct span line)
 	const char *quote = memchr(p, '"', (size_t)(end - p));
 	struct span text = {v, 0};
 	const char *key =
-		quote ? name_of_setting(b->how, (struct span){p, (size_t)(quote - p)})
+		quote ? option_for_setting(b->opts, (struct span){p, (size_t)(quote - p)})
 		      : NULL;
 	while (v + text.n < end && v[text.n] != '}' && v[text.n] != ',')
 		text.n++;
 	if (text.n >= 2 && *text.p == '"')
 		text = (struct span){text.p + 1, text.n - 2};
 	if (key)
-		build_setting(b, key, text);
+		build_add_setting(b, key, text);
 }
 
-void find_settings(struct build *b, struct span line)
+void add_settings_of_line(struct build *b, struct span line)
 {
 	enum { MAX_LINE = 2000 };
-	const struct log_names *all = &b->how->formats->sentences;
-	find_option(b, line);
+	const struct log_names *all = &b->opts->formats->sentences;
+	add_llmq_option(b, line);
 	if (line.n > MAX_LINE)
 		return;
-	find_named_setting(b, line);
+	add_named_setting(b, line);
 	for (int i = 0; i < all->n; i++) {
-		const char *at = span_find(line, all->v[i].name);
-		if (!at)
+		const char *p = span_find(line, all->v[i].name);
+		if (!p)
 			continue;
-		at += strlen(all->v[i].name);
-		struct span value = {at, 0};
-		while (at + value.n < line.p + line.n &&
-			(isdigit((unsigned char)at[value.n]) || at[value.n] == ','))
+		p += strlen(all->v[i].name);
+		struct span value = {p, 0};
+		while (p + value.n < line.p + line.n &&
+			(isdigit((unsigned char)p[value.n]) || p[value.n] == ','))
 			value.n++;
-		while (value.n && at[value.n - 1] == ',')
+		while (value.n && p[value.n - 1] == ',')
 			value.n--;
 		if (value.n)
-			add_setting(b, all->v[i].ours, value);
+			add_clean_setting(b, all->v[i].ours, value);
 	}
 }
 
-/* ---- the manual page ---------------------------------------------------------------- */
-
 /* Lists each name under its column or option. */
-static void print_names(const struct log_names *all, FILE *f)
+static void print_name_list(const struct log_names *all, FILE *f)
 {
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (const struct log_name *m = all->v; m < all->v + all->n; m++) {
@@ -236,7 +233,7 @@ static void print_names(const struct log_names *all, FILE *f)
 
 void names_print(const struct log_formats *all, FILE *f)
 {
-	print_names(&all->columns, f);
+	print_name_list(&all->columns, f);
 	fputs(".Pp\nSettings:\n.Pp\n", f);
-	print_names(&all->settings, f);
+	print_name_list(&all->settings, f);
 }

@@ -6,6 +6,7 @@
 
 /* ---- wordplay and ezpz ------------------------------------------------------------- */
 
+/* Returns the next word and moves *rest after it; empty: no more words. */
 static struct span next_word(struct span *rest)
 {
 	while (rest->n && isspace((unsigned char)*rest->p))
@@ -17,7 +18,7 @@ static struct span next_word(struct span *rest)
 	return word;
 }
 
-/* Splits "name=number", perhaps followed by "(±0.02)". */
+/* Splits "name=number", perhaps followed by "(±0.02)". Returns false for any other word. */
 static bool split_pair(struct span word, struct span *name, double *v)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
@@ -32,22 +33,22 @@ static bool split_pair(struct span word, struct span *name, double *v)
 }
 
 /* Records the unreadable value of a pair such as "name=2abc". */
-static bool note_unread_pair(struct build *b, struct span word, bool begin_row)
+static bool record_unread_pair(struct build *b, struct span word, bool begins_row)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
 	if (!equals)
 		return false;
 	const char *text = equals + 1;
 	struct span name = {word.p, (size_t)(equals - word.p)};
-	if (begin_row && begins_as_number(text, word.p + word.n))
-		build_row(b, b->line.step, true);
-	return build_unread(b, b->line.step, name,
+	if (begins_row && begins_as_number(text, word.p + word.n))
+		build_begin_row(b, b->line.step, true);
+	return build_add_unread(b, b->line.step, name,
 		(struct span){text, (size_t)(word.p + word.n - text)});
 }
 
-/* Returns the byte after "step=100" or "iter=100" in a line, or NULL. A row with an invalid number
- * there is recorded as lost. */
-static const char *find_step(struct build *b, struct span line, int64_t *step)
+/* Reads "step=100" or "iter=100". Returns the byte after it, or NULL. Records a row with an invalid
+ * step as lost. */
+static const char *scan_step_pair(struct build *b, struct span line, int64_t *step)
 {
 	static const char *const marks[] = {"step=", "iter="};
 	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
@@ -62,34 +63,35 @@ static const char *find_step(struct build *b, struct span line, int64_t *step)
 			return after;
 		if (begins_as_number(number, end) && (!after || *after != '/') &&
 			span_find_word(line, "loss="))
-			build_lost_row(b, (struct span){p, (size_t)(end - p)});
+			build_add_lost_row(b, (struct span){p, (size_t)(end - p)});
 	}
 	return NULL;
 }
 
-/* Parses pairs; MFU is in percent. Returns how many; -1 if `strict` and a word is not a pair. */
-static int parse_pairs(struct build *b, struct span rest, bool training, bool strict)
+/* Adds the values of pairs. Returns their number; -1 if is_strict and a word is not a pair. */
+static int parse_pairs(
+	struct build *b, struct span rest, bool is_training, bool is_strict)
 {
 	int n = 0;
 	for (struct span word = next_word(&rest); word.n; word = next_word(&rest)) {
 		struct span name;
 		double v;
 		if (!split_pair(word, &name, &v)) {
-			if (strict)
+			if (is_strict)
 				return -1;
-			n += note_unread_pair(b, word, !n && training);
+			n += record_unread_pair(b, word, !n && is_training);
 			continue;
 		}
-		if (!n++ && training)
-			build_row(b, b->line.step, true);
+		if (!n++ && is_training)
+			build_begin_row(b, b->line.step, true);
 		if (name.n == 3 && !memcmp(name.p, "mfu", 3))
-			v *= 1e-2;
+			v *= 1e-2; /* printed in percent */
 		build_set(b, b->line.step, name, v);
 	}
 	return n;
 }
 
-static bool only_pairs(struct span rest)
+static bool has_only_pairs(struct span rest)
 {
 	struct span name;
 	double v;
@@ -99,19 +101,19 @@ static bool only_pairs(struct span rest)
 	return true;
 }
 
-bool line_wordplay(struct build *b, struct span line)
+bool parse_wordplay_line(struct build *b, struct span line)
 {
-	const char *p = find_step(b, line, &b->line.step);
+	const char *p = scan_step_pair(b, line, &b->line.step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
 		b->line.open = parse_pairs(b, pairs, true, false) > 0;
 		if (b->line.open)
-			build_clock(b, b->line.step, time_of_line(line));
+			build_set_time(b, b->line.step, time_of_line(line));
 		return b->line.open;
 	}
-	/* the library rich breaks long lines */
-	b->line.open =
-		b->line.open && only_pairs(line) && parse_pairs(b, line, false, true) > 0;
+	/* (the library rich breaks long lines: this one may continue a row) */
+	b->line.open = b->line.open && has_only_pairs(line) &&
+		       parse_pairs(b, line, false, true) > 0;
 	return false;
 }
 
@@ -121,94 +123,94 @@ struct fields_row {
 	struct build *b;
 	const struct fields *f;
 	int64_t step;
-	bool training, any; /* any: the row has begun */
-	bool loss, nan;	    /* the row has a loss; it counts NaN iterations */
+	bool is_training, has_begun;
+	bool has_loss, has_nan; /* has_nan: the row states a number of NaN iterations */
 };
 
-/* Returns true for the number of the run, and for values that a progress bar only repeats. */
+/* Returns true for Lightning's v_num, and for values that a progress bar only repeats. */
 static bool is_stale(struct build *b, struct span name, double v)
 {
-	struct known_name *known = build_name(b, name);
+	struct known_name *known = build_add_name(b, name);
 	struct series *s = known && known->series >= 0 ? &b->series[known->series] : NULL;
-	bool lasts = span_begins(name, "val") ||
-		     (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
+	bool is_lasting = span_begins(name, "val") ||
+			  (name.n > 6 && !memcmp(name.p + name.n - 6, "_epoch", 6));
 	return span_begins(name, "v_num") ||
-	       (lasts && s && s->n && s->p[s->n - 1].v == v);
+	       (is_lasting && s && s->n && s->p[s->n - 1].v == v);
 }
 
-/* Removes "np.float64(" around a number of NumPy. */
-static struct span without_type(struct span text)
+/* Removes "np.float64(" before a number of NumPy. */
+static struct span strip_type(struct span text)
 {
 	const char *p = span_begins(text, "np.") ? memchr(text.p, '(', text.n) : NULL;
 	return p ? (struct span){p + 1, (size_t)(text.p + text.n - p - 1)} : text;
 }
 
-static bool is_named(struct span name, const char *text)
+static bool name_equals(struct span name, const char *text)
 {
 	return name.n == strlen(text) && span_begins(name, text);
 }
 
-/* Parses a field such as " lm loss: 1.089E+01 ". Earlier versions of Megatron-LM had no colon after
- * some names. Programs derived from it have two numbers in a field, such as " iteration time: 1.5 s
- * samples/sec: 3.8 "; the first one is read. */
+/* Adds the value of a field such as " lm loss: 1.089E+01 "; the first field begins the row. Earlier
+ * versions of Megatron-LM had no colon after some names. Programs derived from it have two numbers
+ * in a field, such as " iteration time: 1.5 s samples/sec: 3.8 "; the first one is read. */
 static void parse_field(struct fields_row *t, struct span field)
 {
 	field = span_trim(field);
-	const char *is = field.n ? memchr(field.p, t->f->is, field.n) : NULL;
+	const char *sign = field.n ? memchr(field.p, t->f->assign, field.n) : NULL;
 	const char *end = field.p + field.n;
-	if (!is && field.n && t->f->between == '|')
-		is = memrchr(field.p, ' ', field.n);
+	if (!sign && field.n && t->f->delimiter == '|')
+		sign = memrchr(field.p, ' ', field.n);
 	double v;
-	if (!is)
+	if (!sign)
 		return;
-	struct span name = span_trim((struct span){field.p, (size_t)(is - field.p)});
-	struct span text = span_trim((struct span){is + 1, (size_t)(end - is - 1)});
-	text = without_type(text);
+	struct span name = span_trim((struct span){field.p, (size_t)(sign - field.p)});
+	struct span text = span_trim((struct span){sign + 1, (size_t)(end - sign - 1)});
+	text = strip_type(text);
 	const char *p = scan_number(text, &v);
 	if (name_is_step(name) || (!p && !begins_as_number(text.p, end)) ||
-		(t->f->between == ',' && is_stale(t->b, name, p ? v : NAN)))
+		(t->f->delimiter == ',' && is_stale(t->b, name, p ? v : NAN)))
 		return;
-	if (!t->any)
-		build_row(t->b, t->step, t->training);
-	t->any = true;
-	if (t->f->loss && is_named(name, t->f->loss))
+	if (!t->has_begun)
+		build_begin_row(t->b, t->step, t->is_training);
+	t->has_begun = true;
+	if (t->f->loss && name_equals(name, t->f->loss))
 		name = SPAN("lm loss");
-	t->loss |= is_named(name, "lm loss");
-	t->nan |= p && v > 0 && is_named(name, "number of nan iterations");
+	t->has_loss |= name_equals(name, "lm loss");
+	t->has_nan |= p && v > 0 && name_equals(name, "number of nan iterations");
 	struct span rest = {p, p ? (size_t)(end - p) : 0};
-	if ((!p || number_continues(rest)) && build_unread(t->b, t->step, name, text))
+	if ((!p || number_continues(rest)) && build_add_unread(t->b, t->step, name, text))
 		return;
-	const char *key = t->f->suffix ? NULL : name_of_setting(t->b->how, name);
+	const char *key = t->f->suffix ? NULL : option_for_setting(t->b->opts, name);
 	if (key && !strcmp(key, "batch"))
-		build_setting(t->b, key, text);
+		build_add_setting(t->b, key, text);
 	else if (p)
 		build_set(t->b, t->step, name,
-			t->f->suffix ? scaled(v, scale_of_suffix(rest)) : v);
+			t->f->suffix ? convert_unit(v, scale_of_suffix(rest)) : v);
 }
 
 bool parse_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
-	struct fields_row t = {b, &k->fields, step, k->training, false};
-	bool begun = t.f->between != '|';
+	struct fields_row t = {b, &k->fields, step, k->is_training, false};
+	bool is_field = t.f->delimiter != '|';
 	while (s.n) {
-		const char *stop = memchr(s.p, t.f->between, s.n);
+		const char *stop = memchr(s.p, t.f->delimiter, s.n);
 		size_t n = stop ? (size_t)(stop - s.p) : s.n;
-		if (begun)
+		if (is_field)
 			parse_field(&t, (struct span){s.p, n});
-		begun = true;
+		is_field = true;
 		n += stop != NULL;
 		s = (struct span){s.p + n, s.n - n};
 	}
 	/* Megatron-LM prints only losses above 0. */
-	if (t.nan && !t.loss)
+	if (t.has_nan && !t.has_loss)
 		build_set(b, step, SPAN("lm loss"), NAN);
-	return t.any;
+	return t.has_begun;
 }
 
 /* ---- blocks: a line with the step, and one line per field ---------------------------- */
 
-/* Reads the step: "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
-static const char *scan_batch(
+/* Reads the step at p: "[epoch=2][batch=10/100]" is step 110. Returns the byte after, or NULL. */
+static const char *scan_block_step(
 	struct build *b, struct span line, const char *p, int64_t *step)
 {
 	const char *end = line.p + line.n, *epoch = span_find(line, "[epoch=");
@@ -220,7 +222,7 @@ static const char *scan_batch(
 	if (*p == '/')
 		after = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total);
 	if (total >= 0 && !epoch)
-		build_total(b, total);
+		build_set_total(b, total);
 	if (epoch)
 		epoch += strlen("[epoch=");
 	if (epoch && total > 0 &&
@@ -230,8 +232,8 @@ static const char *scan_batch(
 	return after ? after : p;
 }
 
-/* Removes the rank and blanks: srun prints lines of rank 0 as "0:       Train ...". */
-static struct span without_rank(struct span line)
+/* Removes the rank that srun prints before a line, as in "0:       Train ...". */
+static struct span strip_rank(struct span line)
 {
 	size_t n = 0;
 	while (n < line.n && isdigit((unsigned char)line.p[n]))
@@ -241,11 +243,11 @@ static struct span without_rank(struct span line)
 	return span_trim(line);
 }
 
-/* Returns the kind with the mark that a line begins with; NULL: none. */
-static const struct line_kind *kind_at(const struct log_format *f, struct span line)
+/* Returns the kind of line with fields whose mark a line begins with; NULL: none. */
+static const struct line_kind *find_kind(const struct log_format *f, struct span line)
 {
 	for (int i = 0; i < f->n_kinds; i++)
-		if (f->kinds[i].fields.is && span_begins(line, f->kinds[i].mark))
+		if (f->kinds[i].fields.assign && span_begins(line, f->kinds[i].mark))
 			return &f->kinds[i];
 	return NULL;
 }
@@ -258,72 +260,72 @@ bool parse_block(struct build *b, const struct log_format *f, struct span line)
 		const char *p = span_find(line, f->heads[i]);
 		if (!p)
 			continue;
-		p = scan_batch(b, line, p + strlen(f->heads[i]), &t.step);
+		p = scan_block_step(b, line, p + strlen(f->heads[i]), &t.step);
 		b->line.open = p != NULL;
 		b->line.stamp = time_of_line(line);
 		b->line.step = p ? t.step : b->line.step;
 		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
 		if (p)
 			parse_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
-		return t.any;
+		return t.has_begun;
 	}
 	if (f->ranks)
-		line = without_rank(line);
-	const struct line_kind *k = kind_at(f, line);
+		line = strip_rank(line);
+	const struct line_kind *k = find_kind(f, line);
 	if (k && b->line.open) {
 		size_t n = strlen(k->mark);
 		t.f = &k->fields;
-		t.training = k->training;
+		t.is_training = k->is_training;
 		parse_field(&t, (struct span){line.p + n, line.n - n});
 	}
-	b->line.open &= t.any || !f->closes;
-	if (t.any)
-		build_clock(b, t.step, b->line.stamp);
-	return t.any;
+	b->line.open &= t.has_begun || !f->closes;
+	if (t.has_begun)
+		build_set_time(b, t.step, b->line.stamp);
+	return t.has_begun;
 }
 
 /* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
 
-/* Cuts the mean loss off: "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]". */
-static struct span without_mean(struct span rest)
+/* Removes the mean loss, which is first: "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]". */
+static struct span strip_mean_loss(struct span rest)
 {
 	const char *end = rest.p + rest.n, *p = span_find(rest, "v_num=");
 	p = p && span_find(rest, "train_loss") ? memchr(p, ',', (size_t)(end - p)) : NULL;
 	return p ? (struct span){p, (size_t)(end - p)} : rest;
 }
 
-/* Returns the time of a batch in "1.95it/s" or "4.47s/it". */
-static double time_of_bar(struct span rest)
+/* Returns the seconds per batch in a text with "1.95it/s" or "4.47s/it"; NAN: not stated. */
+static double parse_bar_time(struct span rest)
 {
 	double v;
 	const char *end = rest.p + rest.n, *p = span_find(rest, "it/s");
-	bool rate = p != NULL;
-	p = rate ? p : span_find(rest, "s/it");
+	bool is_rate = p != NULL;
+	p = is_rate ? p : span_find(rest, "s/it");
 	const char *number = p;
 	while (p && number > rest.p &&
 		(number[-1] == '.' || isdigit((unsigned char)number[-1])))
 		number--;
 	if (!p || number == p || scan_double(number, end, &v) != p)
 		return NAN;
-	return rate ? 1 / v : v;
+	return is_rate ? 1 / v : v;
 }
 
 /* Parses "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" as step 120,
  * or as the bar's global_step=119.0. The time is the mean of the epoch so far. */
-bool line_lightning(struct build *b, struct span line)
+bool parse_lightning_line(struct build *b, struct span line)
 {
 	static const struct line_kind kind = {
-		.training = true, .fields = {'=', ',', false, "train_loss"}};
+		.is_training = true, .fields = {'=', ',', false, "train_loss"}};
 	const char *end = line.p + line.n, *p = span_find_word(line, "Epoch ");
-	int64_t epoch, n, total = 0, from = 0;
+	int64_t epoch, n, total = 0, first = 0;
 	p = p ? scan_step((struct span){p + 6, (size_t)(end - p - 6)}, &epoch) : NULL;
 	const char *bracket = p ? memchr(p, '[', (size_t)(end - p)) : NULL;
 	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
 	if (!bar || (*p != ':' && *p != '/'))
 		return false;
-	bool of_total = *p == '/'; /* "Epoch 3/400" */
+	bool has_total = *p == '/'; /* "Epoch 3/400" */
 	int64_t epochs = 0;
-	if (of_total)
+	if (has_total)
 		scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &epochs);
 	p = scan_step((struct span){bar + 1, (size_t)(bracket - bar - 1)}, &n);
 	if (!p || *p != '/')
@@ -332,28 +334,29 @@ bool line_lightning(struct build *b, struct span line)
 		b->line.batches = total;
 	else if (!epoch)
 		b->line.batches = n; /* "20/?" */
-	/* the bar counts epochs, or the batches of an epoch; epochs of a total are counted from 1 */
-	bool whole = of_total && total == epochs && (n == epoch || n + 1 == epoch);
-	epoch -= of_total && !whole && epoch > 0;
-	if (!whole && b->line.batches > 0 && epoch < (INT64_C(1) << 53) / b->line.batches)
-		from = epoch * b->line.batches, n += from;
+	/* (the bar counts epochs or batches of an epoch; epochs of a total begin at 1) */
+	bool by_epoch = has_total && total == epochs && (n == epoch || n + 1 == epoch);
+	epoch -= has_total && !by_epoch && epoch > 0;
+	if (!by_epoch && b->line.batches > 0 &&
+		epoch < (INT64_C(1) << 53) / b->line.batches)
+		first = epoch * b->line.batches, n += first;
 	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};
 	p = span_find_word(rest, "global_step=");
 	if (p)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
-	if (!parse_fields(b, without_mean(rest), &kind, n))
+	if (!parse_fields(b, strip_mean_loss(rest), &kind, n))
 		return false;
-	/* (a stated step may be several batches; NeMo prints its time) */
-	bool other = p || span_find(rest, "train_step_timing");
-	if (!whole && !other && n > from)
-		build_mean(b, from, n, SPAN("dt"), time_of_bar(rest));
+	/* (global_step may count several batches; NeMo prints its own time per step) */
+	bool has_own_time = p || span_find(rest, "train_step_timing");
+	if (!by_epoch && !has_own_time && n > first)
+		build_set_mean(b, first, n, SPAN("dt"), parse_bar_time(rest));
 	return true;
 }
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */
 
-/* Reads the next "'name': value" of a dict; later versions quote the value, too. */
-static bool next_item(struct span *rest, struct span *name, struct span *value)
+/* Reads the next "'name': value" or "'name': 'value'" of a dict, and moves *rest after it. */
+static bool next_dict_item(struct span *rest, struct span *name, struct span *value)
 {
 	const char *end = rest->p + rest->n, *p = memchr(rest->p, '\'', rest->n);
 	const char *q = p ? memchr(p + 1, '\'', (size_t)(end - p - 1)) : NULL;
@@ -371,12 +374,12 @@ static bool next_item(struct span *rest, struct span *name, struct span *value)
 }
 
 /* Returns the step that a dict states, or "step 12: " before it, as slime prints; -1: none. */
-static int64_t stated_step(struct span line, struct span dict)
+static int64_t find_stated_step(struct span line, struct span dict)
 {
 	static const char *const marks[] = {"step ", "rollout ", "perf ", "eval "};
 	struct span name, text, before = {line.p, (size_t)(dict.p - line.p)};
 	int64_t step;
-	while (dict.n && next_item(&dict, &name, &text))
+	while (dict.n && next_dict_item(&dict, &name, &text))
 		if (name_is_step(name) && scan_step(text, &step))
 			return step;
 	for (size_t i = 0; i < ARRAY_LEN(marks); i++) {
@@ -400,34 +403,34 @@ static void parse_summary(struct build *b, struct span rest)
 	for (int i = 0; i < b->n_series; i++)
 		if (b->series[i].column == COL_DT && b->series[i].n)
 			return;
-	while (rest.n && next_item(&rest, &name, &text))
+	while (rest.n && next_dict_item(&rest, &name, &text))
 		if (span_find(name, "_per_second") && scan_number(text, &v))
 			build_set(b, b->line.step, name, v);
 }
 
 /* Parses "{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1}" or "{'eval_loss': 2.25, ...}". */
-bool line_trainer(struct build *b, struct span line)
+bool parse_trainer_line(struct build *b, struct span line)
 {
 	const char *p = span_find(line, "{'");
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0}, name, text;
 	if (span_begins(rest, "{'train_runtime': "))
 		parse_summary(b, rest);
-	bool training =
+	bool is_training =
 		p && (span_find(rest, "'loss': ") || span_find(rest, "'train/loss': "));
-	int64_t step = p ? stated_step(line, rest) : -1;
-	if (!training && step < 0 && !(p && span_find(rest, "'eval_loss': ")))
+	int64_t step = p ? find_stated_step(line, rest) : -1;
+	if (!is_training && step < 0 && !(p && span_find(rest, "'eval_loss': ")))
 		return false;
-	build_row(b, step >= 0 ? step : b->line.step + training, training);
-	while (rest.n && next_item(&rest, &name, &text)) {
+	build_begin_row(b, step >= 0 ? step : b->line.step + is_training, is_training);
+	while (rest.n && next_dict_item(&rest, &name, &text)) {
 		double v;
-		text = without_type(text);
+		text = strip_type(text);
 		const char *after = scan_number(text, &v), *end = text.p + text.n;
 		if (name_is_step(name))
 			continue;
 		if (after && (after == end || *after == ')'))
 			build_set(b, b->line.step, name, v);
 		else
-			build_unread(b, b->line.step, name, text);
+			build_add_unread(b, b->line.step, name, text);
 	}
 	return true;
 }

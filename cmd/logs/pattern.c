@@ -20,15 +20,15 @@ int pattern_open(struct log_formats *f, const char *regex, struct err *e)
 		NULL);
 	if (!f->regex) {
 		pcre2_get_error_message(number, why, sizeof(why));
-		return err_set(e, EX_USAGE, "pattern: '%s', at character %zu: %s", regex,
-			at, (char *)why);
+		return err_set(e, EX_USAGE, "pattern: '%s': character %zu: %s", regex, at,
+			(char *)why);
 	}
 	pcre2_pattern_info(f->regex, PCRE2_INFO_NAMECOUNT, &n);
 	if (!n)
 		return err_set(e, EX_USAGE,
 			"pattern: '%s' has no named group, such as (?<loss>[0-9.]+)",
 			regex);
-	f->pattern = (struct log_format){.name = "pattern", .line = line_pattern};
+	f->pattern = (struct log_format){.name = "pattern", .line = parse_pattern_line};
 	return 0;
 }
 
@@ -44,7 +44,7 @@ struct match {
 	const PCRE2_SIZE *found;
 };
 
-/* Gets the i-th named group and its text; false: there are no more. */
+/* Gets the i-th named group and its text. Returns false if there are fewer groups. */
 static bool get_group(
 	const struct match *m, uint32_t i, struct span *name, struct span *text)
 {
@@ -66,28 +66,29 @@ static bool get_group(
 }
 
 /* Begins a row. Without a group `step`, rows are counted. Returns false for an invalid step. */
-static bool begin_row(struct build *b, const struct match *m)
+static bool begin_match_row(struct build *b, const struct match *m)
 {
 	struct span name, text;
 	int64_t step = b->table.rows++;
-	bool training = false;
+	bool is_training = false;
 	for (uint32_t i = 0; get_group(m, i, &name, &text); i++) {
-		training |= name.n == 4 && text.n && !memcmp(name.p, "loss", 4);
+		is_training |= name.n == 4 && text.n && !memcmp(name.p, "loss", 4);
 		if (!name_is_step(name) || !text.n)
 			continue;
 		if (scan_step(text, &step) != text.p + text.n) {
-			build_lost_row(b, text);
+			build_add_lost_row(b, text);
 			return false;
 		}
 	}
-	build_row(b, step, training);
+	build_begin_row(b, step, is_training);
 	return true;
 }
 
-static void parse_groups(struct build *b, const struct match *m)
+/* Adds a row with the values of the named groups. */
+static void add_groups(struct build *b, const struct match *m)
 {
 	struct span name, text;
-	if (!begin_row(b, m))
+	if (!begin_match_row(b, m))
 		return;
 	for (uint32_t i = 0; get_group(m, i, &name, &text); i++) {
 		double v;
@@ -98,22 +99,23 @@ static void parse_groups(struct build *b, const struct match *m)
 		if (after && !number_continues(rest))
 			build_set(b, b->line.step, name, v * scale_of_suffix(rest));
 		else
-			build_unread(b, b->line.step, name, text);
+			build_add_unread(b, b->line.step, name, text);
 	}
 }
 
-static int count_step(pcre2_callout_block *at, void *build)
+/* Stops a match after too many steps. PCRE2 calls it at each one. */
+static int count_match_step(pcre2_callout_block *block, void *build)
 {
 	struct build *b = build;
-	(void)at;
+	(void)block;
 	return b->pattern.steps++ < MAX_STEPS + b->pattern.lines * STEPS_OF_LINE
 		       ? 0
 		       : PCRE2_ERROR_CALLOUT;
 }
 
-bool line_pattern(struct build *b, struct span line)
+bool parse_pattern_line(struct build *b, struct span line)
 {
-	const pcre2_code *code = b->how->formats->regex;
+	const pcre2_code *code = b->opts->formats->regex;
 	b->pattern.lines++;
 	b->pattern.n_long += line.n > MAX_LINE;
 	if (line.n > MAX_LINE || b->pattern.too_hard)
@@ -122,10 +124,10 @@ bool line_pattern(struct build *b, struct span line)
 	pcre2_match_context *limits = pcre2_match_context_create(NULL);
 	BUG_ON(!data || !limits);
 	pcre2_set_heap_limit(limits, MAX_KIB);
-	pcre2_set_callout(limits, count_step, b);
+	pcre2_set_callout(limits, count_match_step, b);
 	int rc = pcre2_match(code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, limits);
 	if (rc > 0)
-		parse_groups(
+		add_groups(
 			b, &(struct match){code, line, pcre2_get_ovector_pointer(data)});
 	b->pattern.too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
 	pcre2_match_context_free(limits);

@@ -20,8 +20,8 @@ static const char *const batch_words[] = {"batch", "minibatch", "it", NULL};
 
 /* ---- the meaning of a number -------------------------------------------------------------- */
 
-/* Returns how likely a name means the steps; 0: it does not. */
-static int rank_of_step(struct span name)
+/* Returns the rank of a name for the step, 1 to 4; 0: not a name of steps. */
+static int rank_step_name(struct span name)
 {
 	struct span word = last_word(name);
 	if (!name.n)
@@ -33,23 +33,24 @@ static int rank_of_step(struct span name)
 	return name_has_word(name, run_words) ? 4 : 3;
 }
 
-/* Returns how likely a name means the loss; 0: it does not. */
-static int rank_of_loss(const struct log_how *how, struct span name)
+/* Ranks of names for the loss: the number with the highest rank is the loss. */
+enum { NO_LOSS, VAL_LOSS, ANY_LOSS, MEAN_LOSS, TRAIN_LOSS, KNOWN_LOSS, USER_LOSS };
+static int rank_loss_name(const struct log_options *opts, struct span name)
 {
 	double scale;
-	struct span given = given_column(how, name);
+	struct span given = mapped_column(opts, name);
 	if (given.n)
-		return given.n == 4 && !memcmp(given.p, "loss", 4) ? 6 : 0;
-	struct span ours = name_of_column(how, name, &scale);
+		return given.n == 4 && !memcmp(given.p, "loss", 4) ? USER_LOSS : NO_LOSS;
+	struct span ours = our_column(opts, name, &scale);
 	if (ours.n == 4 && !strncasecmp(ours.p, "loss", 4))
-		return 5;
+		return KNOWN_LOSS;
 	if (!name_has_word(name, loss_words))
-		return 0;
+		return NO_LOSS;
 	if (name_has_word(name, train_words))
-		return 4;
+		return TRAIN_LOSS;
 	if (name_has_word(name, val_words))
-		return 1;
-	return name_has_word(name, mean_words) ? 3 : 2;
+		return VAL_LOSS;
+	return name_has_word(name, mean_words) ? MEAN_LOSS : ANY_LOSS;
 }
 
 /* Returns true for "Val. Loss", and false for "val box loss". */
@@ -57,36 +58,36 @@ static bool is_val_loss(struct span name)
 {
 	static const char *const words[] = {"val", "valid", "validation", "eval",
 		"evaluation", "dev", "loss", "avg", "average", "mean", NULL};
-	int n = 0, known = 0;
-	for (size_t i = 0; i < name.n; n++) {
+	int n_words = 0, n_known = 0;
+	for (size_t i = 0; i < name.n; n_words++) {
 		struct span word = {name.p + i, 0};
 		while (i + word.n < name.n && isalnum((unsigned char)word.p[word.n]))
 			word.n++;
 		i += word.n + 1;
-		n -= !word.n;
-		known += word.n && name_has_word(word, words);
+		n_words -= !word.n;
+		n_known += word.n && name_has_word(word, words);
 	}
-	return n == known && name_has_word(name, loss_words) &&
+	return n_words == n_known && name_has_word(name, loss_words) &&
 	       name_has_word(name, val_words);
 }
 
-/* Returns true for a number as in "0m 21s". */
-static bool is_piece_of_time(const struct named *f)
+/* Returns true for the days, hours or minutes of a time such as "0m 21s". */
+static bool is_time_part(const struct named *f)
 {
 	return f->unit.n == 1 && strchr("dhm", *f->unit.p);
 }
 
-/* Finds step and epoch; two numbers without a name are epoch and step: [1/5][100/200]. */
-static void find_step(struct roles *r, const struct named *f, int n)
+/* Chooses step and epoch; two numbers without a name are epoch and step: [1/5][100/200]. */
+static void choose_step(struct roles *r, const struct named *f, int n)
 {
 	int best = 0;
 	for (int i = 0; i < n; i++) {
-		int rank = rank_of_step(f[i].name);
-		bool epoch =
+		int rank = rank_step_name(f[i].name);
+		bool is_epoch =
 			f[i].name.n && name_has_word(last_word(f[i].name), epoch_words);
-		if (named_step(&f[i]) < 0)
+		if (step_of_number(&f[i]) < 0)
 			continue;
-		if (epoch && r->epoch < 0)
+		if (is_epoch && r->epoch < 0)
 			r->epoch = i;
 		else if (best == 1 && rank == 1 && r->epoch < 0)
 			r->epoch = r->step, r->step = i;
@@ -96,41 +97,41 @@ static void find_step(struct roles *r, const struct named *f, int n)
 }
 
 struct roles find_roles(
-	const struct log_how *how, struct span line, const struct named *f, int n)
+	const struct log_options *opts, struct span line, const struct named *f, int n)
 {
 	struct roles r = {-1, -1, -1, false};
-	int loss = 0;
-	find_step(&r, f, n);
+	int loss = NO_LOSS;
+	choose_step(&r, f, n);
 	for (int i = 0; i < n; i++) {
-		int rank = f[i].name.n ? rank_of_loss(how, f[i].name) : 0;
+		int rank = f[i].name.n ? rank_loss_name(opts, f[i].name) : NO_LOSS;
 		if (rank > loss)
 			r.loss = i, loss = rank;
 	}
 	if (r.loss < 0)
 		return r;
 	const char *name = f[r.loss].name.p;
-	struct span before = {line.p, (size_t)(name - line.p)};
-	bool names_training = loss == 4 || loss == 6;
-	r.evaluation = loss == 1 || (!names_training && name_has_word(before, val_words));
+	struct span prefix = {line.p, (size_t)(name - line.p)};
+	bool names_training = loss == TRAIN_LOSS || loss == USER_LOSS;
+	r.is_evaluation =
+		loss == VAL_LOSS || (!names_training && name_has_word(prefix, val_words));
 	return r;
 }
 
-/* ---- rows ---------------------------------------------------------------------------------- */
-
-static void keep_name(char to[static 32], struct span name)
+static void copy_name(char out[static 32], struct span name)
 {
-	snprintf(to, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
+	snprintf(out, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
 }
 
-/* Updates the statistics of training rows, for plain_detect() and plain_warn(). */
-static void note_row(struct build *b, const struct roles *r, const struct named *f, int n)
+/* Counts a training row and its form, for plain_detect() and plain_warn(). */
+static void count_row(
+	struct build *b, const struct roles *r, const struct named *f, int n)
 {
 	struct plain *s = &b->plain;
 	bool by_epoch = r->step < 0;
 	struct span step = f[by_epoch ? r->epoch : r->step].name;
 	if (!s->rows) {
-		keep_name(s->step, step.n ? step : SPAN("n/total"));
-		keep_name(s->loss, f[r->loss].name);
+		copy_name(s->step, step.n ? step : SPAN("n/total"));
+		copy_name(s->loss, f[r->loss].name);
 		s->by_epoch = by_epoch;
 	}
 	s->falls += s->rows && b->line.step < s->last;
@@ -139,83 +140,81 @@ static void note_row(struct build *b, const struct roles *r, const struct named 
 	count_form(s->forms, f, n);
 }
 
-/* Sets columns from the first of step, epoch and loss on: earlier numbers are a logger's. */
-static void set_columns(
+/* Sets the columns of a row. Numbers before step, epoch and loss are a logger's: ignored. */
+static void set_row_columns(
 	struct build *b, const struct roles *r, const struct named *f, int n)
 {
 	int64_t step = b->line.step;
-	bool known = !r->evaluation; /* false: the row has a val_loss */
+	bool has_val_loss = r->is_evaluation;
 	int first = r->loss;
 	if (r->step >= 0 && r->step < first)
 		first = r->step;
 	if (r->epoch >= 0 && r->epoch < first)
 		first = r->epoch;
-	set_named_as(
-		b, step, r->evaluation ? SPAN("val_loss") : SPAN("loss"), &f[r->loss]);
+	set_column_from(
+		b, step, r->is_evaluation ? SPAN("val_loss") : SPAN("loss"), &f[r->loss]);
 	if (r->epoch >= 0 && r->step >= 0)
 		build_set(b, step, SPAN("epoch"), f[r->epoch].v);
 	for (int i = first; i < n; i++) {
-		bool used = i == r->epoch || i == r->step || i == r->loss;
-		bool val_loss = is_val_loss(f[i].name);
-		if (used || rank_of_step(f[i].name) || is_piece_of_time(&f[i]) ||
-			(val_loss && !known))
+		bool is_used = i == r->epoch || i == r->step || i == r->loss;
+		bool is_val = is_val_loss(f[i].name);
+		if (is_used || rank_step_name(f[i].name) || is_time_part(&f[i]) ||
+			(is_val && has_val_loss))
 			continue;
-		set_named_as(b, step, val_loss ? SPAN("val_loss") : f[i].name, &f[i]);
-		known &= !val_loss;
+		set_column_from(b, step, is_val ? SPAN("val_loss") : f[i].name, &f[i]);
+		has_val_loss |= is_val;
 	}
 }
 
-bool line_plain(struct build *b, struct span line)
+bool parse_plain_line(struct build *b, struct span line)
 {
 	struct named f[MAX_NAMED];
-	int n = find_named(line, f);
-	struct roles r = find_roles(b->how, line, f, n);
-	int64_t epoch = r.epoch < 0 ? b->plain.epoch : named_step(&f[r.epoch]);
+	int n = find_named_numbers(line, f);
+	struct roles r = find_roles(b->opts, line, f, n);
+	int64_t epoch = r.epoch < 0 ? b->plain.epoch : step_of_number(&f[r.epoch]);
 	if (r.loss < 0 && r.epoch >= 0)
 		b->plain.epoch = epoch; /* a line before the rows of the epoch */
 	if (r.loss < 0 || is_other_rank(f, n))
 		return false;
 	/* If other rows have steps, a row with only an epoch is about the whole epoch. */
-	bool of_epoch = r.step < 0 && b->plain.rows && !b->plain.by_epoch;
-	bool has_step = (r.step >= 0 || r.epoch >= 0) && !of_epoch;
-	if (!has_step && !(r.evaluation && b->line.trained >= 0))
+	bool is_epoch_summary = r.step < 0 && b->plain.rows && !b->plain.by_epoch;
+	bool has_step = (r.step >= 0 || r.epoch >= 0) && !is_epoch_summary;
+	if (!has_step && !(r.is_evaluation && b->line.trained >= 0))
 		return false;
 	int64_t step = !has_step    ? b->line.trained
 		       : r.step < 0 ? epoch
-				    : step_in_epochs(b, epoch, named_step(&f[r.step]),
+				    : step_in_epochs(b, epoch, step_of_number(&f[r.step]),
 					      f[r.step].total);
-	if (r.evaluation)
-		build_row(b, step, false);
+	if (r.is_evaluation)
+		build_begin_row(b, step, false);
 	else
 		begin_named_row(b, step);
 	if (r.step >= 0 && epoch < 0 && f[r.step].total > 0)
-		build_total(b, f[r.step].total);
-	set_columns(b, &r, f, n);
-	if (!r.evaluation)
-		note_row(b, &r, f, n);
-	build_clock(b, step, time_of_line(line));
+		build_set_total(b, f[r.step].total);
+	set_row_columns(b, &r, f, n);
+	if (!r.is_evaluation)
+		count_row(b, &r, f, n);
+	build_set_time(b, step, time_of_line(line));
 	return true;
 }
 
-/* ---- detection ---------------------------------------------------------------------------- */
-
 /* Rejects prose: it may have the word loss and numbers, but neither one form nor rising steps. */
-bool plain_detect(const struct log_how *how, struct span sample)
+bool plain_detect(const struct log_options *opts, struct span sample)
 {
 	enum { MIN_STEPS = 4, RESUMED_ONCE_IN = 20 };
-	const struct log_format plain = {.name = "plain", .line = line_plain};
+	const struct log_format plain = {.name = "plain", .line = parse_plain_line};
 	struct build b;
 	int64_t max = 0, steps = 0;
-	build_init(&b, how);
-	format_sample(&b, &plain, sample);
+	build_init(&b, opts);
+	format_parse_sample(&b, &plain, sample);
 	for (int i = 0; i < MAX_FORMS; i++)
 		max = max64(max, b.plain.forms[i].n);
 	for (int i = 0; i < b.n_series; i++)
 		steps = b.series[i].column == COL_LOSS ? b.series[i].n : steps;
-	bool is = steps >= MIN_STEPS && 2 * max >= b.plain.rows &&
-		  b.plain.falls * RESUMED_ONCE_IN <= b.plain.rows;
-	build_free(&b);
-	return is;
+	bool is_plain = steps >= MIN_STEPS && 2 * max >= b.plain.rows &&
+			b.plain.falls * RESUMED_ONCE_IN <= b.plain.rows;
+	build_release(&b);
+	return is_plain;
 }
 
 void plain_warn(const struct build *b, const char *name)
@@ -223,11 +222,11 @@ void plain_warn(const struct build *b, const char *name)
 	scoped_str epochs = {0};
 	const struct plain *s = &b->plain;
 	if (s->by_epoch)
-		str_puts(&epochs, ", an epoch");
+		str_puts(&epochs, " (an epoch)");
 	else if (b->epochs.length)
-		str_printf(&epochs, ", which restarts in each epoch of %lld",
+		str_printf(&epochs, " (restarts in each epoch of %lld)",
 			(long long)b->epochs.length);
-	warn("%s: unknown format: the step is '%s'%s, and the loss is '%s'; "
-	     "--pattern or --format can read it otherwise",
+	warn("%s: unknown log format: '%s'%s is read as the step, and '%s' as the loss; "
+	     "specify --pattern or --format to read other numbers",
 		name, s->step, epochs.len ? epochs.s : "", s->loss);
 }

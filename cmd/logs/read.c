@@ -11,10 +11,8 @@
 enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, MAX_JSON = 1 << 28 };
 enum { READERS = 4 }; /* threads */
 
-/* ---- files ----------------------------------------------------------------------- */
-
 /* Returns true for a line that ends with a closing quote. */
-static bool ends_quoted(struct span line)
+static bool ends_with_quote(struct span line)
 {
 	size_t quotes = 0;
 	for (size_t i = 0; i < line.n; i++)
@@ -24,77 +22,80 @@ static bool ends_quoted(struct span line)
 
 /* Returns the length of a line without its last word, which may be incomplete. The end of a JSON
  * object, of a text in quotes, as in W&B's exports, and of a progress bar is visible. */
-static size_t whole_words(struct span line)
+static size_t length_of_complete_words(struct span line)
 {
 	size_t n = line.n;
-	if (n && (line.p[n - 1] == '}' || line.p[n - 1] == '\r' || ends_quoted(line)))
+	if (n && (line.p[n - 1] == '}' || line.p[n - 1] == '\r' || ends_with_quote(line)))
 		return n;
 	while (n && !strchr(" \t,;", line.p[n - 1]))
 		n--;
 	return n;
 }
 
+/* Reads a log line by line, and warns of everything in it that is ignored. */
 static int read_lines(struct build *b, const struct log_format *f, int fd,
 	const char *name, struct err *e)
 {
 	struct line_reader r = {b, f, {0}};
 	scoped_str rest = {0};
-	int rc = file_lines(fd, name, format_line, &r, &rest, e);
+	int rc = file_lines(fd, name, format_parse_line, &r, &rest, e);
 	if (!rc && rest.len) {
-		size_t n = whole_words((struct span){rest.s, rest.len});
-		if (n < rest.len && !b->growing)
-			warn("%s: the last line has no line break; its last word is "
-			     "ignored, as it may be incomplete",
+		size_t n = length_of_complete_words((struct span){rest.s, rest.len});
+		if (n < rest.len && !b->is_growing)
+			warn("%s: the last word is ignored, because it may be incomplete: the "
+			     "last line has no line break",
 				name);
 		struct garbled garbled = b->garbled;
-		rc = format_line(&r, rest.s, n, e);
+		rc = format_parse_line(&r, rest.s, n, e);
 		b->garbled = garbled; /* not a line that is still written */
 	}
-	if (!b->growing)
+	if (!b->is_growing)
 		runs_warn(&b->table, name);
-	if (b->garbled.n && !b->growing)
-		warn("%s: %lld %s ignored, because other output cuts or mixes with %s; the "
-		     "first: '%s'",
+	if (b->garbled.n && !b->is_growing)
+		warn("%s: %lld %s ignored, because other output cuts or mixes with %s: the "
+		     "first is '%s'",
 			name, (long long)b->garbled.n,
 			b->garbled.n == 1 ? "row is" : "rows are",
 			b->garbled.n == 1 ? "it" : "them", b->garbled.first);
-	if (!rc && !b->growing && f->line == line_plain &&
-		(!b->how->format || strcmp(b->how->format, f->name) != 0))
+	if (!rc && !b->is_growing && f->line == parse_plain_line &&
+		(!b->opts->format || strcmp(b->opts->format, f->name) != 0))
 		plain_warn(b, name);
 	if (rc && b->pattern.too_hard)
 		rc = err_prefix(e, "%s: ", name);
-	if (b->pattern.n_long && !b->growing)
-		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
+	if (b->pattern.n_long && !b->is_growing)
+		warn("%s: %lld lines are ignored, because they are longer than 4 KiB",
 			name, (long long)b->pattern.n_long);
-	if (!rc && f == &b->how->formats->pattern && !b->n_parsed)
+	if (!rc && f == &b->opts->formats->pattern && !b->n_parsed)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&r.plain);
 	return rc;
 }
 
+/* Reads a log in a format whose parser needs the whole file. */
 static int read_text(struct build *b, const struct log_format *f, int fd,
 	const char *name, struct err *e)
 {
 	scoped_str text = {0};
 	/* JSON takes many times its size in memory */
-	size_t max = f->text == text_tensorboard ? MAX_TEXT : MAX_JSON;
+	size_t max = f->text == parse_tensorboard ? MAX_TEXT : MAX_JSON;
 	int rc = file_read_rest(fd, name, max, &text, e);
 	if (!rc && f->text(b, (struct span){text.s, text.len}, e))
 		rc = err_prefix(e, "%s: ", name);
 	return rc;
 }
 
-struct reading {
+struct log_reading {
 	struct run_log *l;
 	struct build b;
 	const struct log_format *format; /* NULL: to be detected */
-	bool growing, is_stream;	 /* is_stream: the file is a copy of a stream */
-	bool is_own;			 /* a log of pt-train */
+	bool is_growing;		 /* the log is still written */
+	bool is_stream;			 /* the file is a copy of a stream */
+	bool is_pt;			 /* a log of pt-train */
 };
 
 /* Returns the format of an open file, or NULL with *e set. */
-static const struct log_format *format_of(
-	int fd, const char *name, const struct reading *r, struct err *e)
+static const struct log_format *choose_format(
+	int fd, const char *name, const struct log_reading *r, struct err *e)
 {
 	if (r->format)
 		return r->format;
@@ -103,28 +104,29 @@ static const struct log_format *format_of(
 	/* (of the exact size, so that AddressSanitizer detects a read past it) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
 	struct span beginning = {sample, n > 0 ? (size_t)n : 0};
-	const struct log_formats *all = r->b.how->formats;
-	const struct log_format *f = n < 0 ? NULL : format_detect(r->b.how, beginning);
-	if (f && f->line == line_csv && !all->n_given && csv_is_runs(beginning))
+	const struct log_formats *all = r->b.opts->formats;
+	const struct log_format *f = n < 0 ? NULL : format_detect(r->b.opts, beginning);
+	if (f && f->line == parse_csv_line && !all->n_given &&
+		csv_is_run_table(beginning))
 		f = NULL;
 	if (!f && n >= 0 && all->n_given)
-		err_set(e, EX_DATAERR, "%s: no line is in a format of %s", name,
-			r->b.how->format);
+		err_set(e, EX_DATAERR, "%s: no line matches a format of %s", name,
+			r->b.opts->format);
 	else if (!f && n >= 0)
-		hint_unknown(r->b.how, name, beginning, e);
+		reject_unknown_format(r->b.opts, name, beginning, e);
 	return f;
 }
 
 /* Reads a log of pt-train that may have no row yet, and may end within a line. */
-static int read_own_growing(struct run_log *l, int fd, struct err *e)
+static int read_growing_pt_log(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};
 	return file_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
-/* Returns a descriptor of a log's contents: fd, if they are not compressed; -1 with *e set. A log
- * shrinks to about a tenth; a file that would grow far more is rejected. */
-static int open_contents(int fd, const char *name, struct err *e)
+/* Returns fd, or for a compressed log a descriptor of its contents; -1 with *e set. A file that
+ * grows more than 256-fold is rejected: logs grow about tenfold. */
+static int open_uncompressed(int fd, const char *name, struct err *e)
 {
 	enum { MAX_GROWTH = 256, ALLOWED = 1 << 24 };
 	char first[FOREIGN_BYTES];
@@ -135,34 +137,36 @@ static int open_contents(int fd, const char *name, struct err *e)
 	if (!is_packed(first, (size_t)n))
 		return fd;
 	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
-	int to = file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
-	int h5 = to < 0 ? 0 : h5_file_is_hdf5(to, name, e);
+	int unpacked =
+		file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
+	int h5 = unpacked < 0 ? 0 : h5_file_is_hdf5(unpacked, name, e);
 	if (!h5)
-		return to;
-	close(to);
+		return unpacked;
+	close(unpacked);
 	return h5 < 0 ? -1
 		      : err_set(e, EX_DATAERR,
 				"%s: compressed HDF5 is not supported; decompress it",
 				name);
 }
 
+/* Reads a log that is not compressed. */
 static int read_contents(void *to, int fd, const char *path, struct err *e)
 {
-	struct reading *r = to;
+	struct log_reading *r = to;
 	struct run_log *l = r->l;
-	const struct log_format *f = format_of(fd, l->name, r, e);
+	const struct log_format *f = choose_format(fd, l->name, r, e);
 	if (!f)
 		return -1;
-	r->is_own = format_is_pt(f);
-	int h5 = r->is_own && r->growing ? h5_file_is_hdf5(fd, l->name, e) : 1;
-	if (r->is_own)
+	r->is_pt = is_pt_format(f);
+	int h5 = r->is_pt && r->is_growing ? h5_file_is_hdf5(fd, l->name, e) : 1;
+	if (r->is_pt)
 		return h5 < 0 ? -1
 		       : h5   ? run_log_read_file(l, fd, path, e)
-			      : read_own_growing(l, fd, e);
-	if (r->is_stream && f->text && f->text != text_tensorboard)
+			      : read_growing_pt_log(l, fd, e);
+	if (r->is_stream && f->text && f->text != parse_tensorboard)
 		return err_set(e, EX_USAGE,
-			"%s: a log of this format can be followed in a file, but not "
-			"through a pipe",
+			"%s: cannot follow a log of this format through a pipe; write the log to a "
+			"file",
 			l->name);
 	free((char *)(uintptr_t)l->info.format);
 	l->info.format = xstrdup(f->name);
@@ -172,15 +176,15 @@ static int read_contents(void *to, int fd, const char *path, struct err *e)
 
 static int read_file(void *to, int fd, const char *path, struct err *e)
 {
-	const struct reading *r = to;
-	int contents = open_contents(fd, r->l->name, e);
+	const struct log_reading *r = to;
+	int contents = open_uncompressed(fd, r->l->name, e);
 	int rc = contents < 0 ? -1 : read_contents(to, contents, path, e);
 	if (contents >= 0 && contents != fd)
 		close(contents);
 	return rc;
 }
 
-/* Rejects a stream of unknown binary data; *max: the number of bytes to copy. */
+/* Rejects a stream of unknown binary data. *max: set to the maximum number of bytes to copy. */
 static int check_stream(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
 	bool h5 = h5_has_signature(s->first, s->n);
@@ -188,12 +192,13 @@ static int check_stream(void *to, const struct stream *s, int64_t *max, struct e
 	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
 			       !is_packed(s->first, s->n) && memchr(s->first, '\0', s->n)
-		       ? hint_unknown(NULL, s->name, (struct span){s->first, s->n}, e)
+		       ? reject_unknown_format(
+				 NULL, s->name, (struct span){s->first, s->n}, e)
 		       : 0;
 }
 
-/* Returns the name of MLflow's metric in a file, which is only in its path, after metrics/. */
-static const char *metric_of_path(const char *path)
+/* Returns the name of the metric in a file of MLflow: the path after metrics/. */
+static const char *metric_name(const char *path)
 {
 	static const char directory[] = "metrics/";
 	const char *name = NULL, *slash = strrchr(path, '/');
@@ -203,11 +208,11 @@ static const char *metric_of_path(const char *path)
 	return name ? name : slash ? slash + 1 : path;
 }
 
-static int read_path(struct reading *r, const char *path, struct err *e)
+static int read_path(struct log_reading *r, const char *path, struct err *e)
 {
-	r->b.file = strcmp(path, "-") ? metric_of_path(path) : NULL;
-	const struct seekable how = {check_stream, read_file, r};
-	return file_read_seekable(path, r->l->name, &how, e);
+	r->b.file = strcmp(path, "-") ? metric_name(path) : NULL;
+	const struct seekable callbacks = {check_stream, read_file, r};
+	return file_read_seekable(path, r->l->name, &callbacks, e);
 }
 
 /* ---- directories ------------------------------------------------------------------- */
@@ -217,7 +222,7 @@ static int is_event_file(const struct dirent *d)
 	return strstr(d->d_name, "tfevents") != NULL;
 }
 
-static int is_metric(const struct dirent *d)
+static int is_not_hidden(const struct dirent *d)
 {
 	return *d->d_name != '.';
 }
@@ -227,13 +232,12 @@ static bool is_directory(const char *path)
 	return strcmp(path, "-") != 0 && file_is_directory(path);
 }
 
-/* Lists event files (depth 0) in the order of their times, or metrics of MLflow, with
- * subdirectories. */
+/* Appends event files (depth 0), oldest first, or metrics of MLflow and its subdirectories. */
 static void list_files(const char *directory, int depth, struct strs *paths)
 {
 	enum { MAX_DEPTH = 8 };
 	struct dirent **d;
-	int n = scandir(directory, &d, depth ? is_metric : is_event_file, alphasort);
+	int n = scandir(directory, &d, depth ? is_not_hidden : is_event_file, alphasort);
 	for (int i = 0; i < n; i++) {
 		scoped_ptr char *file = text_printf("%s/%s", directory, d[i]->d_name);
 		if (!depth || !is_directory(file))
@@ -264,17 +268,17 @@ static const char *list_directory(const char *path, struct strs *files)
 	return format;
 }
 
-static int read_directory(struct reading *r, const char *path, struct err *e)
+static int read_directory(struct log_reading *r, const char *path, struct err *e)
 {
 	scoped_strs files = {0};
 	int rc = 0;
-	r->format = format_find(r->b.how->formats, list_directory(path, &files));
+	r->format = format_find(r->b.opts->formats, list_directory(path, &files));
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	return rc;
 }
 
-static uint64_t state_of_file(const char *path)
+static uint64_t file_state(const char *path)
 {
 	struct stat st;
 	if (stat(path, &st) || !st.st_size)
@@ -289,39 +293,40 @@ uint64_t log_state(const char *path)
 	scoped_strs files = {0};
 	uint64_t state = 0;
 	if (!is_directory(path))
-		return state_of_file(path);
+		return file_state(path);
 	list_directory(path, &files);
 	for (int64_t i = 0; i < files.n; i++) {
-		uint64_t one = state_of_file(files.v[i]);
-		state = one ? hash_mix(state ^ one) | 1 : state;
+		uint64_t hash = file_state(files.v[i]);
+		state = hash ? hash_mix(state ^ hash) | 1 : state;
 	}
 	return state;
 }
 
-/* Returns RUN of PATH#RUN, a run in a table of several; NULL: it is an ordinary path. */
-static const char *run_of_path(const char *path)
+/* Returns RUN of PATH#RUN, a run in a table of several runs; NULL: an ordinary path. */
+static const char *find_run_in_path(const char *path)
 {
-	bool whole = !access(path, F_OK);
-	for (const char *hash = path; !whole && (hash = strchr(hash, '#')); hash++) {
+	bool is_path = !access(path, F_OK);
+	for (const char *hash = path; !is_path && (hash = strchr(hash, '#')); hash++) {
 		scoped_str file = {0};
 		str_add(&file, path, (size_t)(hash - path));
-		bool there = file.len && !access(file.s, F_OK);
-		if (there)
+		bool is_file = file.len && !access(file.s, F_OK);
+		if (is_file)
 			return hash + 1;
 	}
 	return NULL;
 }
 
-/* Adds the runs of a log directory of TensorBoard, which has a subdirectory per run. */
-static void directory_runs(const char *path, struct strs *names)
+/* Appends the runs of a TensorBoard directory, which has a subdirectory per run. */
+static void list_directory_runs(const char *path, struct strs *names)
 {
 	struct dirent **d;
 	struct strs files = {0};
-	struct str own = {0}; /* a run of pt-train may have a directory of event files */
-	str_printf(&own, "%s/run.h5", path);
+	/* (a run of pt-train may have a directory of event files) */
+	struct str run_file = {0};
+	str_printf(&run_file, "%s/run.h5", path);
 	list_directory(path, &files);
-	bool is_run = files.n || !access(own.s, F_OK);
-	int n = is_run ? 0 : scandir(path, &d, is_metric, alphasort);
+	bool is_run = files.n || !access(run_file.s, F_OK);
+	int n = is_run ? 0 : scandir(path, &d, is_not_hidden, alphasort);
 	for (int i = 0; i < n; i++) {
 		scoped_ptr char *run = text_printf("%s/%s", path, d[i]->d_name);
 		if (is_directory(run))
@@ -334,15 +339,15 @@ static void directory_runs(const char *path, struct strs *names)
 	if (n > 0)
 		free(d);
 	strs_free(&files);
-	str_free(&own);
+	str_free(&run_file);
 }
 
-int log_runs(const char *path, struct strs *names, struct err *e)
+int log_list_runs(const char *path, struct strs *names, struct err *e)
 {
-	int64_t before = names->n;
+	int64_t n_before = names->n;
 	if (is_directory(path))
-		directory_runs(path, names);
-	if (names->n > before)
+		list_directory_runs(path, names);
+	if (names->n > n_before)
 		return 0;
 	char header[1 << 16];
 	scoped_strs runs = {0};
@@ -351,15 +356,15 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 			 ? -1
 			 : open(path, O_RDONLY | O_CLOEXEC);
 	int file = fd;
-	fd = file < 0 ? -1 : open_contents(file, path, e);
+	fd = file < 0 ? -1 : open_uncompressed(file, path, e);
 	int64_t n = file < 0 ? 0
 		    : fd < 0 ? -1
 			     : file_read_first(fd, path, header, sizeof(header), e);
 	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
 	struct span line = {header, end ? (size_t)(end - header) : 0};
-	int rc = n < 0 || (end && runs_of_rows(fd, path, line, &runs, e)) ? -1 : 0;
+	int rc = n < 0 || (end && list_row_runs(fd, path, line, &runs, e)) ? -1 : 0;
 	if (!rc && end && !runs.n)
-		csv_runs(line, &runs);
+		csv_list_runs(line, &runs);
 	if (fd >= 0 && fd != file)
 		close(fd);
 	if (file >= 0)
@@ -373,60 +378,62 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 	return rc;
 }
 
-static int read_log(
-	struct reading *r, const char *path, const struct log_how *how, struct err *e)
+static int parse_log(struct log_reading *r, const char *path,
+	const struct log_options *opts, struct err *e)
 {
-	build_init(&r->b, how);
-	r->b.growing = r->growing;
-	r->format = how->format ? format_find(how->formats, how->format) : NULL;
+	build_init(&r->b, opts);
+	r->b.is_growing = r->is_growing;
+	r->format = opts->format ? format_find(opts->formats, opts->format) : NULL;
 	scoped_str file = {0};
-	r->b.table.run = run_of_path(path);
+	r->b.table.run = find_run_in_path(path);
 	str_add(&file, path,
 		r->b.table.run ? (size_t)(r->b.table.run - path) - 1 : strlen(path));
 	int rc = is_directory(file.s) ? read_directory(r, file.s, e)
 				      : read_path(r, file.s, e);
-	if (!rc && !r->is_own)
+	if (!rc && !r->is_pt)
 		rc = build_finish(&r->b, r->l, e);
-	build_free(&r->b);
+	build_release(&r->b);
 	if (rc)
 		run_log_free(r->l);
 	return rc ? -1 : 0;
 }
 
-static int read_run(struct run_log *l, const char *path, struct err *e)
+static int read_pt_run(struct run_log *l, const char *path, struct err *e)
 {
-	scoped_ptr char *own = text_printf("%s/run.h5", path);
+	scoped_ptr char *h5 = text_printf("%s/run.h5", path);
 	*l = (struct run_log){0};
-	return !file_exists(own) && hint_directory(path, e) ? -1
-							    : run_log_read(l, path, e);
+	return !file_exists(h5) && reject_wandb_directory(path, e)
+		       ? -1
+		       : run_log_read(l, path, e);
 }
 
-int log_read(
-	struct run_log *l, const char *path, const struct log_how *how, struct err *e)
+int log_read(struct run_log *l, const char *path, const struct log_options *opts,
+	struct err *e)
 {
 	bool is_stdin = !strcmp(path, "-");
 	if (is_directory(path) && !log_state(path))
-		return read_run(l, path, e);
+		return read_pt_run(l, path, e);
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	return read_log(&(struct reading){.l = l}, path, how, e);
+	return parse_log(&(struct log_reading){.l = l}, path, opts, e);
 }
 
-int log_read_growing(struct run_log *l, const char *path, const struct log_how *how,
+int log_read_growing(struct run_log *l, const char *path, const struct log_options *opts,
 	bool is_stream, struct err *e)
 {
-	struct run_log now = {.name = xstrdup(l->name)};
-	struct reading r = {.l = &now, .growing = true, .is_stream = is_stream};
+	struct run_log current = {.name = xstrdup(l->name)};
+	struct log_reading r = {
+		.l = &current, .is_growing = true, .is_stream = is_stream};
 	struct err why = {0};
-	if (read_log(&r, path, how, &why)) {
-		bool final = r.is_own || why.code == EX_USAGE;
-		if (final)
+	if (parse_log(&r, path, opts, &why)) {
+		bool is_final = r.is_pt || why.code == EX_USAGE;
+		if (is_final)
 			*e = why;
-		return final ? -1 : 1;
+		return is_final ? -1 : 1;
 	}
-	now.brief = l->brief;
+	current.brief = l->brief;
 	l->brief = NULL;
 	run_log_free(l);
-	*l = now;
+	*l = current;
 	return 0;
 }
 
@@ -439,14 +446,14 @@ static bool is_text_file(const char *path)
 	if (!strcmp(path, "-") || stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool text = fd >= 0 && h5_file_is_hdf5(fd, path, &e) == 0;
+	bool is_text = fd >= 0 && h5_file_is_hdf5(fd, path, &e) == 0;
 	if (fd >= 0)
 		close(fd);
-	return text;
+	return is_text;
 }
 
 int log_read_all(struct run_log *l, const char *const *paths, int n,
-	const struct log_how *how, struct err *e)
+	const struct log_options *opts, struct err *e)
 {
 	scoped_ptr struct err *why = xcalloc((size_t)n, sizeof(*why));
 	int rc = 0;
@@ -454,10 +461,10 @@ int log_read_all(struct run_log *l, const char *const *paths, int n,
 #pragma omp parallel for schedule(dynamic) num_threads(READERS)
 	for (int i = 0; i < n; i++)
 		if (is_text_file(paths[i]))
-			log_read(&l[i], paths[i], how, &why[i]);
+			log_read(&l[i], paths[i], opts, &why[i]);
 	for (int i = 0; i < n && !rc; i++) {
 		if (!l[i].name && !why[i].code)
-			log_read(&l[i], paths[i], how, &why[i]);
+			log_read(&l[i], paths[i], opts, &why[i]);
 		rc = why[i].code ? -1 : 0;
 		if (rc)
 			*e = why[i];

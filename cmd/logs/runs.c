@@ -8,36 +8,36 @@ bool runs_select_row(struct table *t, const char *run)
 {
 	if (!t->run && !t->first_run)
 		t->first_run = xstrdup(run);
-	bool is = !strcmp(run, t->run ? t->run : t->first_run);
-	t->n_other_runs += !is && !t->run;
-	return is;
+	bool is_selected = !strcmp(run, t->run ? t->run : t->first_run);
+	t->n_other_runs += !is_selected && !t->run;
+	return is_selected;
 }
 
 void runs_warn(const struct table *t, const char *name)
 {
 	if (t->n_other_runs)
-		warn("%s: several runs; only the first one, %s, is read", name,
-			t->first_run);
+		warn("%s: only the first of several runs is read, %s; specify another as %s#RUN",
+			name, t->first_run, name);
 	if (t->duplicate)
-		warn("%s: several fields are for %s, and only the last one is read; rename "
-		     "one, or choose one by --column %s=THEIRS",
+		warn("%s: several fields are for %s, and only the last one is read; specify "
+		     "one as --column %s=THEIRS",
 			name, t->duplicate, t->duplicate);
 }
 
 enum { MAX_RUNS = 10000 };
 
-struct search {
-	int field; /* of a table; -1: JSON lines */
+struct run_search {
+	int field; /* index of the field with the run; -1: JSON lines */
 	char delimiter;
-	struct str raw, run; /* of the last line; raw: with its escapes */
+	struct str raw, run; /* run of the last line, with JSON's escapes and without */
 	struct strs *runs;
 	int64_t lines;
 };
 
 #define KEY "{\"run\": \""
 
-/* Returns the run in a line of JSON, with its escapes; empty: none. */
-static struct span raw_run(struct span line)
+/* Returns the run of a JSON line, with JSON's escapes; empty: none. */
+static struct span find_raw_run(struct span line)
 {
 	if (!span_begins(line, KEY))
 		return (struct span){NULL, 0};
@@ -48,10 +48,10 @@ static struct span raw_run(struct span line)
 	return raw.p + raw.n < end ? raw : (struct span){NULL, 0};
 }
 
-/* Reads the run of a line; returns false if it is missing or, as usual, the same as before. */
-static bool next_json_run(struct search *s, struct span line)
+/* Reads the run of a JSON line. Returns false if it is missing or, as usual, the same as before. */
+static bool scan_json_run(struct run_search *s, struct span line)
 {
-	struct span raw = raw_run(line);
+	struct span raw = find_raw_run(line);
 	if (!raw.p ||
 		(s->run.s && s->raw.len == raw.n && !memcmp(s->raw.s, raw.p, raw.n)))
 		return false;
@@ -64,14 +64,15 @@ static bool next_json_run(struct search *s, struct span line)
 	return json_is_string(j);
 }
 
-static int add_run(void *to, const char *p, size_t n, struct err *e)
+/* Adds the run of a line to the list, if it is new. A line_fn: *to is a struct run_search. */
+static int add_run_of_line(void *to, const char *p, size_t n, struct err *e)
 {
-	struct search *s = to;
+	struct run_search *s = to;
 	struct span line = {p, n};
-	if (s->field < 0 ? !next_json_run(s, line) : !s->lines++ || !span_trim(line).n)
+	if (s->field < 0 ? !scan_json_run(s, line) : !s->lines++ || !span_trim(line).n)
 		return 0;
 	if (s->field >= 0)
-		csv_field(line, s->delimiter, s->field, &s->run);
+		csv_copy_field(line, s->delimiter, s->field, &s->run);
 	for (int64_t i = s->runs->n - 1; i >= 0; i--)
 		if (!strcmp(s->runs->v[i], s->run.s))
 			return 0;
@@ -81,15 +82,15 @@ static int add_run(void *to, const char *p, size_t n, struct err *e)
 	return 0;
 }
 
-int runs_of_rows(
+int list_row_runs(
 	int fd, const char *path, struct span header, struct strs *runs, struct err *e)
 {
-	struct search s = {.runs = runs};
+	struct run_search s = {.runs = runs};
 	scoped_str rest = {0};
-	s.field = csv_run_field(header, &s.delimiter);
+	s.field = csv_find_run_field(header, &s.delimiter);
 	if (s.field < 0 && !span_begins(header, KEY))
 		return 0;
-	int rc = file_lines(fd, path, add_run, &s, &rest, e);
+	int rc = file_lines(fd, path, add_run_of_line, &s, &rest, e);
 	if (rc && e->code != EX_IOERR) {
 		warn("%s: %s; the rest are ignored", path, e->msg);
 		*e = (struct err){0};

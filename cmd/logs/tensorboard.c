@@ -8,7 +8,7 @@ static void add_scalar(
 	struct build *b = to;
 	b->n_parsed++;
 	build_set(b, step, (struct span){tag, n}, v);
-	build_clock(b, step, wall);
+	build_set_time(b, step, wall);
 }
 
 static void rewind_restart(void *to, int64_t step)
@@ -21,9 +21,9 @@ bool is_tensorboard(struct span first)
 	return tfevents_begins(first.p, first.n);
 }
 
-int text_tensorboard(struct build *b, struct span text, struct err *e)
+int parse_tensorboard(struct build *b, struct span text, struct err *e)
 {
-	const struct tfevents_sink take = {add_scalar, rewind_restart, b};
+	const struct tfevents_sink sink = {add_scalar, rewind_restart, b};
 	b->exact = true;
-	return tfevents_read(text.p, text.n, &take, e);
+	return tfevents_read(text.p, text.n, &sink, e);
 }

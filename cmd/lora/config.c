@@ -30,8 +30,8 @@ static char *find_config(const char *path)
 	return NULL;
 }
 
-/* Returns true if the path has an adapter and no model. */
-static bool is_adapter(const char *path)
+/* Returns true if the path is a file or directory of PEFT's adapter. */
+static bool has_adapter(const char *path)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	if (file_is_directory(path))
@@ -40,8 +40,7 @@ static bool is_adapter(const char *path)
 	return !strncmp(name, "adapter_model.", 14);
 }
 
-/* ---- what is supported ------------------------------------------------------------------------ */
-
+/* Returns true for a JSON value that leaves an option off. */
 static bool is_empty(const json_t *j)
 {
 	return !j || json_is_null(j) || json_is_false(j) ||
@@ -49,6 +48,7 @@ static bool is_empty(const json_t *j)
 	       (json_is_object(j) && !json_object_size(j));
 }
 
+/* Checks that adapter_config.json has no option that changes the computation in other ways. */
 static int check_supported(const struct lora *l, struct err *e)
 {
 	static const char *const keys[] = {"use_dora", "modules_to_save", "lora_bias",
@@ -61,23 +61,24 @@ static int check_supported(const struct lora *l, struct err *e)
 	const char *init =
 		json_string_value(json_object_get(l->json, "init_lora_weights"));
 	double dropout = json_number_value(json_object_get(l->json, "lora_dropout"));
-	bool known = !init;
+	bool is_known_init = !init;
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
 		if (!is_empty(json_object_get(l->json, keys[i])))
 			return err_set(e, EX_UNAVAILABLE,
 				"%s: adapters with %s are not supported", l->config,
 				keys[i]);
 	for (size_t i = 0; i < ARRAY_LEN(inits) && init; i++)
-		known |= !strcmp(init, inits[i]);
+		is_known_init |= !strcmp(init, inits[i]);
 	if (!type || strcmp(type, "LORA") != 0)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: peft_type \"%.40s\" is not supported; LORA is", l->config,
+			"%s: peft_type \"%.40s\" is not supported; use LORA", l->config,
 			type ? type : "");
 	if (bias && strcmp(bias, "none") != 0)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: bias \"%.40s\" is not supported: biases are trained",
+			"%s: bias \"%.40s\" is not supported: it trains "
+			"biases; set bias to \"none\"",
 			l->config, bias);
-	if (!known)
+	if (!is_known_init)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: init_lora_weights \"%.40s\" is not supported: it changes the "
 			"base model",
@@ -116,8 +117,6 @@ static int read_config(struct lora *l, struct err *e)
 	return 0;
 }
 
-/* ---- the base ------------------------------------------------------------------------------------ */
-
 static int open_base(
 	struct lora *l, const char *base, const struct open_how *how, struct err *e)
 {
@@ -140,13 +139,13 @@ static int open_base(
 int lora_open(struct lora *l, const char *path, const char *base,
 	const struct open_how *how, struct err *e)
 {
-	*l = (struct lora){.used = base || is_adapter(path)};
+	*l = (struct lora){.used = base || has_adapter(path)};
 	if (!l->used)
 		return 0;
 	l->config = find_config(path);
 	if (!l->config)
 		return err_set(e, EX_DATAERR,
-			"%s: %s is missing next to it: it has the adapters' scale; "
+			"%s: %s is missing next to the adapter, and with it the scale; "
 			"save_pretrained() writes it",
 			path, config_name);
 	return read_config(l, e) || open_base(l, base, how, e) ? -1 : 0;
@@ -164,8 +163,6 @@ void lora_close(struct lora *l)
 	*l = (struct lora){0};
 }
 
-/* ---- scales ----------------------------------------------------------------------------------------- */
-
 /* Returns a pattern's value for a module; NULL: none. Keys of alpha_pattern are ends of names. */
 static const json_t *match_pattern(
 	const struct lora *l, const char *key, const char *module)
@@ -182,7 +179,7 @@ static const json_t *match_pattern(
 	return NULL;
 }
 
-static bool is_plain(const char *s)
+static bool is_literal(const char *s)
 {
 	return !s[strcspn(s, "^$*+?()[]{}|\\")];
 }
@@ -193,7 +190,7 @@ int lora_scale(const struct lora *l, const char *module, int64_t rank, double *s
 	const char *end;
 	json_t *value;
 	json_object_foreach(json_object_get(l->json, "alpha_pattern"), end,
-		value) if (!is_plain(end) || !json_is_number(value)) return err_set(e,
+		value) if (!is_literal(end) || !json_is_number(value)) return err_set(e,
 		EX_UNAVAILABLE,
 		"%s: alpha_pattern \"%.60s\" is a regular expression, which is "
 		"not supported",
@@ -202,17 +199,17 @@ int lora_scale(const struct lora *l, const char *module, int64_t rank, double *s
 	double alpha = own ? json_number_value(own) : l->alpha;
 	if (l->rank && rank != l->rank)
 		return err_set(e, EX_DATAERR,
-			"%s: r is %lld, but the adapter of %s has %lld", l->config,
+			"%s: r is %lld, but the adapter of %s has rank %lld", l->config,
 			(long long)l->rank, module, (long long)rank);
 	*scale = alpha / (l->by_root ? sqrt((double)rank) : (double)rank);
 	return 0;
 }
 
-const char *lora_wrong_scale(const struct lora *l, double times)
+const char *lora_wrong_scale(const struct lora *l, double factor)
 {
 	const double rank = (double)l->rank, root = sqrt(rank);
 	const struct {
-		double times;
+		double factor;
 		const char *text;
 	} known[] = {{l->by_root ? root : rank, "alpha"},
 		{l->by_root ? 1 / root : root,
@@ -221,7 +218,7 @@ const char *lora_wrong_scale(const struct lora *l, double times)
 		{l->by_root ? root / l->alpha : rank / l->alpha, "1"},
 		{l->by_root ? 1 / root : 1 / rank, "divided by r once more"}};
 	for (size_t i = 0; i < ARRAY_LEN(known) && l->used && l->rank; i++)
-		if (fabs(times / known[i].times - 1) <= 1e-3)
+		if (fabs(factor / known[i].factor - 1) <= 1e-3)
 			return known[i].text;
 	return NULL;
 }

@@ -17,8 +17,9 @@ struct lora {
 	struct json_t *json;
 	struct ckpt_view base;
 	bool has_base;
-	struct model m;	      /* the base model */
-	struct foreign *list; /* the base model's tensors, by Hugging Face's names */
+	struct model m; /* the base model */
+	struct foreign *
+		list; /* [n_list]: tensors of the base model, with Hugging Face's names */
 	int n_list;
 };
 
@@ -29,15 +30,15 @@ int lora_open(struct lora *l, const char *path, const char *base,
 void lora_close(struct lora *l);
 /* Opens adapters as a view with tensors NAME.lora_A and NAME.lora_B; or their gradients,
  * where tensors may be missing. */
-int lora_view(struct ckpt_view *v, const struct lora *l, const char *path, bool gradients,
-	struct err *e);
+int lora_open_view(struct ckpt_view *v, const struct lora *l, const char *path,
+	bool gradients, struct err *e);
 /* Reads the base model and adds the adapters of the view. */
-int lora_weights(struct weights *w, const struct lora *l, const struct ckpt_view *v,
+int lora_read_weights(struct weights *w, const struct lora *l, const struct ckpt_view *v,
 	struct err *e);
 
 /* Sets the scale of a module's adapter of this rank. */
 int lora_scale(const struct lora *l, const char *module, int64_t rank, double *scale,
 	struct err *e);
 
-/* Returns what a run may have used as its scale, if that is `times` the right one; NULL: unknown. */
-const char *lora_wrong_scale(const struct lora *l, double times);
+/* Returns the known wrong scale that is `factor` times the right scale; NULL: none. */
+const char *lora_wrong_scale(const struct lora *l, double factor);

@@ -1,7 +1,7 @@
 /* Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
  * layouts that are bound to be slower than the ones it has found. The parts that many layouts
  * share, blocks on ranks that divide tensors and sequences, are planned once by the code that
- * trains (exact_part()). The bounds follow by counting: shards of state, activations in flight,
+ * trains (plan_part()). The bounds follow by counting: shards of state, activations in flight,
  * the work of the busiest stage and the bubble, and bytes over the bandwidths of links. */
 #include "plan/planner.h"
 
@@ -16,8 +16,7 @@ struct known_part {
 	struct shared_part part;
 };
 
-/* ---- parts ---------------------------------------------------------------------------------- */
-
+/* Returns the key of the layout's part in the cache: all that plan_part() uses of a layout. */
 static int64_t part_key(const struct layout *l)
 {
 	int64_t key = l->degree[AXIS_TP];
@@ -27,7 +26,7 @@ static int64_t part_key(const struct layout *l)
 }
 
 /* Returns the slot of a key, or the first unused slot after its place. */
-static struct known_part *find_slot(
+static struct known_part *find_part_slot(
 	struct known_part *table, int64_t capacity, int64_t key)
 {
 	uint64_t i = (uint64_t)key * 0x9e3779b97f4a7c15u >> 32;
@@ -37,62 +36,65 @@ static struct known_part *find_slot(
 	return &table[i & (uint64_t)(capacity - 1)];
 }
 
-static void grow_table(struct bounds *b)
+static void grow_part_table(struct bounds *b)
 {
 	int64_t capacity = b->capacity ? 2 * b->capacity : 256;
 	struct known_part *more = xcalloc((size_t)capacity, sizeof(*more));
 	for (int64_t i = 0; i < b->capacity; i++)
 		if (b->known[i].key)
-			*find_slot(more, capacity, b->known[i].key) = b->known[i];
+			*find_part_slot(more, capacity, b->known[i].key) = b->known[i];
 	free(b->known);
 	b->known = more;
 	b->capacity = capacity;
 }
 
-/* Returns the part of a layout from the cache, or plans it. NULL: pt-train rejects it, and
- * reports why when the layout is planned. */
-static const struct shared_part *planned_part(struct bounds *b, const struct layout *l)
+/* Returns the part of a layout from the cache; plans it first if it is new. NULL: pt-train rejects
+ * it, and reports why when the layout is planned. */
+static const struct shared_part *get_part(struct bounds *b, const struct layout *l)
 {
 	int64_t key = part_key(l);
 	if (2 * b->n >= b->capacity)
-		grow_table(b);
-	struct known_part *k = find_slot(b->known, b->capacity, key);
-	if (!k->key) {
-		k->key = key;
-		k->rejected = exact_part(b->r, l, &k->part) != 0;
+		grow_part_table(b);
+	struct known_part *known = find_part_slot(b->known, b->capacity, key);
+	if (!known->key) {
+		known->key = key;
+		known->rejected = plan_part(b->r, l, &known->part) != 0;
 		b->n++;
 	}
-	return k->rejected ? NULL : &k->part;
+	return known->rejected ? NULL : &known->part;
 }
 
-/* Sets *out to the part of a layout, or a bound of it. A kernel takes the longer of two times,
+/* Sets *out to the part of a layout, or to its lower bound. Returns false if pt-train rejects the
+ * part. A kernel takes the longer of two times,
  * one of which grows with the micro-batch, as activations do: for large micro-batches, the line
  * through two smaller ones is a bound. */
-static bool find_part(struct bounds *b, const struct layout *l, struct shared_part *out)
+static bool part_or_bound(
+	struct bounds *b, const struct layout *l, struct shared_part *out)
 {
 	enum { LARGE = 4 };
 	struct layout small = *l;
-	const struct shared_part *p;
+	const struct shared_part *part;
 	if (l->micro_batch > LARGE)
 		small.micro_batch = LARGE;
-	if (!(p = planned_part(b, &small)))
+	if (!(part = get_part(b, &small)))
 		return false;
-	*out = *p;
+	*out = *part;
 	if (l->micro_batch <= LARGE)
 		return true;
 	small.micro_batch = LARGE / 2;
-	if (!(p = planned_part(b, &small)))
+	if (!(part = get_part(b, &small)))
 		return false;
-	const double *less = (const double *)p;
+	const double *small_part = (const double *)part;
 	double scratch = out->ends.scratch; /* pieces, which do not grow */
-	double *x = (double *)out, times = (double)l->micro_batch / (LARGE / 2) - 2;
+	double *large_part = (double *)out,
+	       times = (double)l->micro_batch / (LARGE / 2) - 2;
 	for (size_t i = 0; i < sizeof(*out) / sizeof(double); i++)
-		x[i] += times * (x[i] - less[i]);
+		large_part[i] += times * (large_part[i] - small_part[i]);
 	out->ends.scratch = scratch;
 	return true;
 }
 
-void bounds_free(struct bounds *b)
+void bounds_release(struct bounds *b)
 {
 	for (int64_t i = 0; b->split && i <= b->r->m->c.layers; i++)
 		free(b->split[i]);
@@ -100,8 +102,6 @@ void bounds_free(struct bounds *b)
 	free(b->known);
 	*b = (struct bounds){.r = NULL};
 }
-
-/* ---- stages --------------------------------------------------------------------------------- */
 
 /* A layout, and the parts that its bounds follow from. */
 struct bound {
@@ -111,7 +111,8 @@ struct bound {
 	const int *first; /* the first layer of each stage */
 };
 
-static const int *stage_split(struct bounds *b, const struct layout *l)
+/* Returns the first layer of each stage, from the cache. */
+static const int *split_of_stages(struct bounds *b, const struct layout *l)
 {
 	int stages = l->degree[AXIS_PP] * l->stages;
 	if (!b->split)
@@ -142,16 +143,14 @@ static bool has_last_stage(const struct bound *x, int rank)
 			       pp * x->l->stages - 1);
 }
 
-/* ---- memory --------------------------------------------------------------------------------- */
-
-/* Returns the number of shards of the parameters: cp ranks shard them, too. */
-static int n_shards(const struct layout *l)
+/* Counts the shards of the parameters: cp ranks shard them, too. */
+static int count_shards(const struct layout *l)
 {
 	return l->zero ? l->degree[AXIS_FSDP] * l->degree[AXIS_CP] : 1;
 }
 
-/* Returns the cost of `n` blocks and a fraction `ends` of the rest. */
-static struct part_cost sum_parts(const struct shared_part *p, double n, double ends)
+/* Returns the cost of `n` blocks and a fraction `ends` of the embedding and the head. */
+static struct part_cost scale_part(const struct shared_part *p, double n, double ends)
 {
 	return (struct part_cost){.values = n * p->block.values + ends * p->ends.values,
 		.copies = n * p->block.copies + ends * p->ends.copies,
@@ -159,15 +158,15 @@ static struct part_cost sum_parts(const struct shared_part *p, double n, double 
 		.update = n * p->block.update + ends * p->ends.update};
 }
 
-/* Sets the bytes of parameters, gradients and optimizer state. Sums over micro-batches are
- * int64. */
-static void state_bytes(const struct layout *l, const struct shared_part *p,
+/* Sets the bytes of parameters, gradients and optimizer state of a rank with this many blocks.
+ * Sums over micro-batches are int64. */
+static void bound_state(const struct layout *l, const struct shared_part *p,
 	double blocks, double ends, struct memory *o)
 {
-	const struct part_cost all = sum_parts(p, blocks, ends);
+	const struct part_cost all = scale_part(p, blocks, ends);
 	const enum offload kind = (enum offload)l->offload;
-	double shards = n_shards(l), sums = l->n_micro > 1 ? 2 : 1;
-	bool keeps = l->reshard == RESHARD_NO && l->zero == 3;
+	double shards = count_shards(l), sum_size = l->n_micro > 1 ? 2 : 1;
+	bool keeps_gathered = l->reshard == RESHARD_NO && l->zero == 3;
 	double pieces = l->tile ? l->tile / (double)l->degree[AXIS_TP] : 1;
 	*o = (struct memory){.optimizer = all.optimizer / shards};
 	o->params = l->zero == 3 ? all.values / shards : all.values;
@@ -175,10 +174,12 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params += all.copies;
 	else if (l->zero < 3)
 		o->params += all.values / shards; /* fp32, for the update */
-	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies / pieces;
+	o->gathered = l->zero < 3      ? 0
+		      : keeps_gathered ? all.copies
+				       : 2 * p->block.copies / pieces;
 	o->grads = l->zero >= 2
-			   ? sums * all.values / shards + 2 * p->block.values / pieces
-			   : sums * all.values;
+			   ? sum_size * all.values / shards + 2 * p->block.values / pieces
+			   : sum_size * all.values;
 	if (kind != OFFLOAD_NONE)
 		o->optimizer = 0;
 	if (offloads_grads(kind))
@@ -187,20 +188,20 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params = 0;
 }
 
-/* Returns a rank's fraction of `ends`: the embedding is on the first rank, the head with the last
- * stage. */
-static double ends_share(const struct bound *x, int rank)
+/* Returns a rank's fraction of the embedding and the head: the embedding is on the first rank, the
+ * head with the last stage. */
+static double share_of_ends(const struct bound *x, int rank)
 {
 	double embedding = !rank, head = has_last_stage(x, rank);
 	return x->r->m->tie ? fmax(embedding, head) : (embedding + head) / 2;
 }
 
-static void rank_memory(const struct bound *x, int rank, struct memory *o)
+static void bound_rank_memory(const struct bound *x, int rank, struct memory *o)
 {
 	const struct shared_part *p = x->p;
 	double blocks = rank_blocks(x, rank);
-	state_bytes(x->l, p, blocks, ends_share(x, rank), o);
-	o->activations = in_flight(x->l, rank) * blocks * p->block.activations;
+	bound_state(x->l, p, blocks, share_of_ends(x, rank), o);
+	o->activations = max_in_flight(x->l, rank) * blocks * p->block.activations;
 	o->activations += p->ends.activations;
 	if (has_last_stage(x, rank))
 		o->scratch = p->ends.scratch;
@@ -211,32 +212,31 @@ static void rank_memory(const struct bound *x, int rank, struct memory *o)
 		   o->scratch + o->other;
 }
 
-/* Sets *largest to the memory of the rank that needs most. */
-static void memory_bound(const struct bound *x, struct memory *largest)
+/* Sets *largest to the memory of the rank with the largest total. */
+static void bound_memory(const struct bound *x, struct memory *largest)
 {
 	*largest = (struct memory){.total = 0};
 	for (int i = 0; i < x->l->degree[AXIS_PP]; i++) {
 		struct memory m;
-		rank_memory(x, i, &m);
+		bound_rank_memory(x, i, &m);
 		if (m.total > largest->total)
 			*largest = m;
 	}
 }
 
-/* ---- time ----------------------------------------------------------------------------------- */
-
-/* Returns the mean seconds of a micro-batch in a step. */
+/* Returns the mean seconds of a part in each micro-batch of a step. */
 static double mean_seconds(const struct bound *x, const struct part_cost *c)
 {
 	return c->micro + c->once / (double)x->l->n_micro;
 }
 
+/* Returns the seconds of a rank's blocks in a micro-batch; rank_seconds() adds the head. */
 static double blocks_seconds(const struct bound *x, int rank)
 {
 	return rank_blocks(x, rank) * mean_seconds(x, &x->p->block);
 }
 
-static double micro_seconds(const struct bound *x, int rank)
+static double rank_seconds(const struct bound *x, int rank)
 {
 	return blocks_seconds(x, rank) +
 	       (has_last_stage(x, rank) ? mean_seconds(x, &x->p->ends) : 0);
@@ -261,19 +261,19 @@ static double pipeline_seconds(const struct bound *x, double *busiest)
 	const struct layout *l = x->l;
 	int pp = l->degree[AXIS_PP];
 	double after = 0, before = 0, longest = path_seconds(x),
-	       fills = schedule_kinds[l->schedule].splits_backward ? 3 : 1;
+	       divisor = schedule_kinds[l->schedule].splits_backward ? 3 : 1;
 	*busiest = 0;
 	for (int i = 0; i < pp; i++)
 		before += blocks_seconds(x, i);
 	for (int i = pp - 1; i >= 0; i--) {
-		double micro = micro_seconds(x, i), waits;
+		double seconds = rank_seconds(x, i), wait;
 		before -= blocks_seconds(x, i);
-		waits = before / l->stages;
+		wait = before / l->stages;
 		if (l->stages == 1)
-			waits += fmax(0, 2 * after - (pp - 1 - i) * micro);
-		longest = fmax(longest, (double)l->n_micro * micro + waits / fills);
-		*busiest = fmax(*busiest, micro);
-		after += micro;
+			wait += fmax(0, 2 * after - (pp - 1 - i) * seconds);
+		longest = fmax(longest, (double)l->n_micro * seconds + wait / divisor);
+		*busiest = fmax(*busiest, seconds);
+		after += seconds;
 	}
 	return longest;
 }
@@ -293,79 +293,81 @@ static double group_seconds(const struct request *r, double ranks, double stride
 			links->link[LINK_NETWORK].bytes_per_second);
 }
 
-/* Returns the seconds of a sum of gradients. It is int64 over several micro-batches and between
- * hosts, else fp32. Without shards, all ranks get the result. */
-static double sum_seconds(const struct bound *x, double ranks, double stride, double n)
+/* Returns the seconds of reducing n bytes of gradients. The sum is int64 over several
+ * micro-batches and between hosts, else fp32. Without shards, all ranks get the result. */
+static double reduce_seconds(const struct bound *x, double ranks, double stride, double n)
 {
-	bool once = x->l->zero < 2, several = once && x->l->n_micro > 1;
-	bool hosts = x->r->cluster.links.host_ranks / stride >= 2;
-	double back = once && !x->l->zero ? 1 : 0;
-	return group_seconds(x->r, ranks, stride, n, (several ? 2 : 1) + back,
-		(several || hosts ? 2 : 1) + back);
+	bool is_once = x->l->zero < 2, int64_inside = is_once && x->l->n_micro > 1;
+	bool across_hosts = x->r->cluster.links.host_ranks / stride >= 2;
+	double broadcast = is_once && !x->l->zero ? 1 : 0;
+	return group_seconds(x->r, ranks, stride, n, (int64_inside ? 2 : 1) + broadcast,
+		(int64_inside || across_hosts ? 2 : 1) + broadcast);
 }
 
-/* Returns the seconds that a micro-batch waits for gathers and sums. Its forward takes a quarter
- * to a third of its time. */
-static double micro_exposed(double micro, double gather, double again, double sum)
+/* Returns the seconds that a micro-batch waits for a gather before its forward, and for a gather
+ * and a reduction in its backward. The forward takes a quarter to a third of its time. */
+static double micro_exposed(double micro, double gather, double regather, double reduce)
 {
-	double forward = gather - micro / 3, backward = again + sum - micro * 3 / 4;
-	return fmax(fmax(0, gather + again + sum - micro), fmax(forward, backward));
+	double forward = gather - micro / 3, backward = regather + reduce - micro * 3 / 4;
+	return fmax(fmax(0, gather + regather + reduce - micro), fmax(forward, backward));
 }
 
 /* Returns the seconds of copying offloaded state: the optimizer's once per step, and parameters
  * in each micro-batch. */
-static double copied_seconds(const struct bound *x, const struct part_cost *all)
+static double copy_seconds(const struct bound *x, const struct part_cost *all)
 {
 	const enum offload kind = (enum offload)x->l->offload;
 	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : all->optimizer;
 	if (offloads_params(kind))
 		n += (double)x->l->n_micro * all->copies;
-	return pcie > 0 ? n / n_shards(x->l) / pcie : 0;
+	return pcie > 0 ? n / count_shards(x->l) / pcie : 0;
 }
 
 /* Sets lower bounds of the times: the pipeline, the exposed gathers and sums, the update, the
  * copies. */
-static void time_bound(const struct bound *x, struct times *o)
+static void bound_times(const struct bound *x, struct times *o)
 {
 	const struct request *r = x->r;
 	const struct layout *l = x->l;
 	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
 	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
 	double pp = l->degree[AXIS_PP], pipeline = pipeline_seconds(x, &micro);
-	const struct part_cost all = sum_parts(x->p, (double)r->m->c.layers / pp, 1 / pp);
+	const struct part_cost all =
+		scale_part(x->p, (double)r->m->c.layers / pp, 1 / pp);
 	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
-	double gather = 0, again = 0, sum = 0, last = 0;
+	double gather = 0, regather = 0, reduce = 0, final_reduce = 0;
 	if (l->zero == 3)
 		gather = group_seconds(r, shards, tp, all.values, type, type);
 	if (l->reshard != RESHARD_NO)
-		again = gather;
+		regather = gather;
 	if (l->zero >= 2 && shards > 1) {
-		sum = sum_seconds(x, shards, tp, all.values);
+		reduce = reduce_seconds(x, shards, tp, all.values);
 		/* once over replicas: each piece to the rank that adds it, and the sum back */
-		last = group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
+		final_reduce =
+			group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
 	} else if (l->zero >= 2) {
-		sum = sum_seconds(x, dp, tp, all.values);
+		reduce = reduce_seconds(x, dp, tp, all.values);
 	} else {
-		last = sum_seconds(x, shards * dp, tp, all.values) -
-		       sum_seconds(x, cp, tp, all.values);
+		final_reduce = reduce_seconds(x, shards * dp, tp, all.values) -
+			       reduce_seconds(x, cp, tp, all.values);
 	}
-	last = fmax(0, last - micro);
+	final_reduce = fmax(0, final_reduce - micro);
 	if (l->zero == 1 || l->zero == 2)
-		last += group_seconds(r, shards, tp, all.values, 1, 1);
-	double update = all.update / n_shards(l);
-	*o = (struct times){.rest = update + last};
+		final_reduce += group_seconds(r, shards, tp, all.values, 1, 1);
+	double update = all.update / count_shards(l);
+	*o = (struct times){.rest = update + final_reduce};
 	o->computation = n * micro + update;
-	o->exposed = n * micro_exposed(micro, gather, again, sum) + last;
+	o->exposed = n * micro_exposed(micro, gather, regather, reduce) + final_reduce;
 	o->bubble = pipeline - n * micro;
-	o->copies = copied_seconds(x, &all);
+	o->copies = copy_seconds(x, &all);
 	o->exposed += fmax(0, o->copies - o->computation - o->exposed - o->bubble);
 	o->step = o->computation + o->exposed + o->bubble;
 }
 
-/* Subtracts the cost of training frozen tensors. They have no gradient and no optimizer state.
+/* Subtracts the cost of training frozen tensors, which have no gradient and no optimizer state.
  * Layers below the lowest trained one have no backward; a quarter of their work remains if
  * activations are recomputed. */
-static void leave_out_frozen(const struct model *m, struct choice *c)
+static void subtract_frozen(const struct model *m, struct choice *c)
 {
 	double all = 0, trained = 0;
 	for (const struct tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++) {
@@ -373,21 +375,21 @@ static void leave_out_frozen(const struct model *m, struct choice *c)
 		all += n;
 		trained += t->frozen ? 0 : n;
 	}
-	double share = trained / all,
+	double trained_share = trained / all,
 	       forward_only = (double)model_first_trained_unit(m) / m->n_units;
-	c->memory.total -= (1 - share) * (c->memory.grads + c->memory.optimizer) +
+	c->memory.total -= (1 - trained_share) * (c->memory.grads + c->memory.optimizer) +
 			   forward_only * c->memory.activations;
-	c->times.step *= (1 - forward_only) * (2 + share) / 3 + forward_only / 4;
+	c->times.step *= (1 - forward_only) * (2 + trained_share) / 3 + forward_only / 4;
 }
 
 void bounds_compute(struct bounds *b, struct choice *c)
 {
 	struct shared_part p;
-	const struct bound x = {b->r, &c->l, &p, stage_split(b, &c->l)};
-	if (!find_part(b, &c->l, &p))
+	const struct bound x = {b->r, &c->l, &p, split_of_stages(b, &c->l)};
+	if (!part_or_bound(b, &c->l, &p))
 		return;
-	memory_bound(&x, &c->memory);
-	time_bound(&x, &c->times);
+	bound_memory(&x, &c->memory);
+	bound_times(&x, &c->times);
 	if (b->r->o->freeze.n)
-		leave_out_frozen(b->r->m, c);
+		subtract_frozen(b->r->m, c);
 }

@@ -23,14 +23,14 @@ void shape_init(struct shape *s, const struct model *m)
 		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
 }
 
-int ranks_here(const struct cluster *c, int ranks, int stride)
+int host_ranks_of(const struct cluster *c, int ranks, int stride)
 {
 	int here = c->links.host_ranks / stride;
 	return here < 1 ? 1 : here < ranks ? here : ranks;
 }
 
 /* Returns the distance in ranks between neighbors along an axis. */
-static int stride_of(const struct layout *l, enum axis axis)
+static int axis_stride(const struct layout *l, enum axis axis)
 {
 	int stride = 1;
 	for (int a = axis + 1; a < N_AXES; a++)
@@ -38,8 +38,8 @@ static int stride_of(const struct layout *l, enum axis axis)
 	return stride;
 }
 
-/* Returns the number of ranks that share parameters: cp ranks hold the same ones, too. */
-static int n_shards(const struct layout *l)
+/* Counts the shards of the parameters: cp ranks shard them, too. */
+static int count_shards(const struct layout *l)
 {
 	return l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
 }
@@ -50,14 +50,14 @@ static enum axis shard_axis(const struct layout *l)
 	return l->degree[AXIS_CP] > 1 ? AXIS_CP : AXIS_FSDP;
 }
 
-/* As in microbatches_assign(). */
+/* (as in microbatches_assign()) */
 bool reduces_each_micro_batch(const struct layout *l)
 {
 	return l->zero >= 2;
 }
 
 /* Returns the maximum number of blocks of a rank. */
-static double blocks_kept(const struct shape *s, const struct layout *l)
+static double rank_blocks(const struct shape *s, const struct layout *l)
 {
 	double stages = (double)(l->degree[AXIS_PP] * l->stages);
 	return ceil(s->layers / stages) * (double)l->stages;
@@ -65,21 +65,20 @@ static double blocks_kept(const struct shape *s, const struct layout *l)
 
 /* Returns the blocks that the slowest rank computes, if the head is as much work as `head` blocks.
  * Stages have equal work as far as whole blocks allow. */
-static double blocks_computed(const struct shape *s, const struct layout *l, double head)
+static double slowest_blocks(const struct shape *s, const struct layout *l, double head)
 {
-	double stages = (double)(l->degree[AXIS_PP] * l->stages), v = (double)l->stages;
-	double even = (s->layers + head) / stages * v;
+	double stages = (double)(l->degree[AXIS_PP] * l->stages),
+	       per_rank = (double)l->stages;
+	double even = (s->layers + head) / stages * per_rank;
 	if (stages <= 1)
 		return s->layers;
-	return fmax(ceil((s->layers - head) / stages) * v, even);
+	return fmax(ceil((s->layers - head) / stages) * per_rank, even);
 }
 
-static double head_blocks(const struct shape *s)
+static double head_as_blocks(const struct shape *s)
 {
 	return s->vocab * s->dim / (s->block + s->attended * s->q_dim);
 }
-
-/* ---- memory ---------------------------------------------------------------------------- */
 
 /* Returns the bytes that a rank keeps per token of a block. Tensor parallelism does not divide
  * `whole`. */
@@ -94,56 +93,56 @@ static double block_bytes(const struct shape *s, const struct layout *l,
 	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
 	/* of the values of size dim, two are the queries and the output of attention */
 	double q = recompute == RECOMPUTE_FULL ? 0 : fmin(2, k->dim);
-	double before = 0; /* queries and keys before their norms */
+	double unnormed = 0; /* queries and keys before their norms */
 	if (s->head_norms && recompute != RECOMPUTE_FULL)
-		before = s->q_dim + (recompute <= RECOMPUTE_SELECTIVE ? s->kv_dim : 0);
-	double all = type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + before) +
+		unnormed = s->q_dim + (recompute <= RECOMPUTE_SELECTIVE ? s->kv_dim : 0);
+	double all = type * ((k->dim - q) * s->dim + (q + ring) * s->q_dim + unnormed) +
 		     kv + ffn + (k->heads + k->scores * s->context) * s->heads;
 	return whole + (all - whole) / l->degree[AXIS_TP];
 }
 
-double in_flight(const struct layout *l, int rank)
+double max_in_flight(const struct layout *l, int rank)
 {
-	double left = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
+	double after = l->degree[AXIS_PP] - 1 - rank, v = l->stages,
 	       n = (double)l->n_micro;
-	double pp = l->degree[AXIS_PP], interleaved = (2 * left + (v - 1) * pp + 1) / v;
+	double pp = l->degree[AXIS_PP], interleaved = (2 * after + (v - 1) * pp + 1) / v;
 	if (schedule_kinds[l->schedule].placement == STAGES_V)
 		return fmin(fmin(n, pp), (n + rank + 1) / v);
 	return l->degree[AXIS_PP] == 1	       ? 1
 	       : l->schedule == SCHEDULE_GPIPE ? n
-					       : fmin(n, v > 1 ? interleaved : left + 1);
+					       : fmin(n, v > 1 ? interleaved : after + 1);
 }
 
 /* Sets the bytes of parameters, gathered parameters, gradients and optimizer state. */
 static void estimate_state(const struct layout *l, const struct practice *p, double n,
 	double block, double ends, struct memory *o)
 {
-	double shards = n_shards(l), type = p->gather_bytes;
+	double shards = count_shards(l), type = p->gather_bytes;
 	bool sharded = shards > 1 && l->zero > 0;
-	double part = sharded ? n / shards : n;
-	o->optimizer = p->optimizer_bytes * part;
-	o->params = p->param_bytes * (sharded && l->zero == 3 ? part : n);
+	double shard_size = sharded ? n / shards : n;
+	o->optimizer = p->optimizer_bytes * shard_size;
+	o->params = p->param_bytes * (sharded && l->zero == 3 ? shard_size : n);
 	if (sharded && l->zero == 3)
 		o->gathered = l->reshard != RESHARD_NO
 				      ? ends * p->param_bytes + 3.5 * type * block
 				      : type * n + ends * p->param_bytes;
-	o->grads = p->grad_bytes * (l->zero >= 2 ? part : n);
+	o->grads = p->grad_bytes * (l->zero >= 2 ? shard_size : n);
 }
 
 void estimate_memory(const struct shape *s, const struct layout *l,
 	const struct practice *p, struct memory *o)
 {
 	double tp = l->degree[AXIS_TP], type = p->gather_bytes;
-	double blocks = blocks_kept(s, l);
+	double blocks = rank_blocks(s, l);
 	double tokens = (double)l->micro_batch * s->context / l->degree[AXIS_CP];
-	bool one = l->degree[AXIS_PP] == 1;
-	double ends = s->embedding * (one && !s->tied ? 2 : 1) / tp;
+	bool is_one_stage = l->degree[AXIS_PP] == 1;
+	double ends = s->embedding * (is_one_stage && !s->tied ? 2 : 1) / tp;
 	double n = blocks * s->block / tp + ends;
 	*o = (struct memory){0};
 	estimate_state(l, p, n, s->block / tp, ends, o);
-	o->activations =
-		tokens * (in_flight(l, 0) * blocks * block_bytes(s, l, p, l->recompute) +
-				 8 * s->dim / tp);
+	o->activations = tokens * (max_in_flight(l, 0) * blocks *
+						  block_bytes(s, l, p, l->recompute) +
+					  8 * s->dim / tp);
 	if (l->recompute != RECOMPUTE_NONE)
 		o->activations += tokens * block_bytes(s, l, p, RECOMPUTE_NONE);
 	double logits = p->logit_bytes > 0 ? p->logit_bytes * s->vocab
@@ -153,8 +152,6 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
 		   o->scratch + o->other;
 }
-
-/* ---- time -------------------------------------------------------------------------------- */
 
 /* The inputs of a layout's time. */
 struct timing {
@@ -174,7 +171,7 @@ static double group_seconds(const struct timing *t, enum axis axis, int ranks, d
 {
 	const struct link *host = &t->c->links.link[LINK_HOST];
 	const struct link *net = &t->c->links.link[LINK_NETWORK];
-	int here = ranks_here(t->c, ranks, stride_of(t->l, axis));
+	int here = host_ranks_of(t->c, ranks, axis_stride(t->l, axis));
 	double away = ranks > here
 			      ? n * (shares ? 1.0 / here : (ranks - here) / (double)ranks)
 			      : 0;
@@ -193,6 +190,7 @@ static double matmul_seconds(const struct timing *t, double n, double out, doubl
 		out * in * t->p->gather_bytes / t->memory);
 }
 
+/* Returns the FLOP/s of attention: of the cluster, or else the trainer's. */
 static double attention_rate(const struct timing *t)
 {
 	const struct cluster *c = t->c;
@@ -224,10 +222,10 @@ static double head_seconds(const struct timing *t)
 	       16 * t->tokens * part / t->memory;
 }
 
-/* The seconds of a block's communication for a micro-batch, which cannot begin before its
- * computation; and the part that computation does not hide. */
+/* The communication of a block for a micro-batch. */
 struct exchange {
-	double alone, exposed;
+	double alone;	/* seconds without computation */
+	double exposed; /* seconds that computation does not hide */
 };
 
 static struct exchange tp_exchange(const struct timing *t, double compute)
@@ -240,6 +238,7 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	return x;
 }
 
+/* Returns the communication of keys, values and their gradients around the cp ring. */
 static struct exchange cp_exchange(const struct timing *t, double attention)
 {
 	int cp = t->l->degree[AXIS_CP];
@@ -256,30 +255,30 @@ static struct exchange fsdp_exchange(
 	const struct timing *t, double forward, double backward)
 {
 	const struct layout *l = t->l;
-	int ranks = n_shards(l);
+	int ranks = count_shards(l);
 	double block = t->s->block / l->degree[AXIS_TP];
 	double messages = 3; /* a tree within the host and one over hosts */
-	double gather = 0, sum = 0;
+	double gather = 0, reduce = 0;
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
 	if (reduces_each_micro_batch(l))
-		sum = ranks > 1 ? group_seconds(t, shard_axis(l), ranks,
-					  t->p->reduce_bytes * block, false, 1)
-				: group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
-					  t->p->reduce_bytes * block, false, 1);
-	double again = l->reshard != RESHARD_NO ? gather : 0;
-	struct exchange x = {.alone = gather + again + sum};
-	x.exposed = fmax(0, gather - forward) + fmax(0, again + sum - backward);
+		reduce = ranks > 1 ? group_seconds(t, shard_axis(l), ranks,
+					     t->p->reduce_bytes * block, false, 1)
+				   : group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
+					     t->p->reduce_bytes * block, false, 1);
+	double regather = l->reshard != RESHARD_NO ? gather : 0;
+	struct exchange x = {.alone = gather + regather + reduce};
+	x.exposed = fmax(0, gather - forward) + fmax(0, regather + reduce - backward);
 	return x;
 }
 
-/* Returns the sums of gradients at the end of a step, for trainers that send a rank's whole part
- * through its own adapter, hide some of the sums, and then gather the updated parameters. */
-static struct exchange whole_exchange(const struct timing *t, double params)
+/* Returns the reduction of gradients at the end of a step, for trainers that send a rank's whole
+ * part through its own network adapter, hide some of it, and then gather the updated parameters. */
+static struct exchange final_reduce_exchange(const struct timing *t, double params)
 {
 	const struct layout *l = t->l;
-	double ranks = l->degree[AXIS_DP] * n_shards(l);
+	double ranks = l->degree[AXIS_DP] * count_shards(l);
 	bool inside = ranks * l->degree[AXIS_TP] <= t->c->links.host_ranks;
 	double sums = t->p->reduce_bytes * (l->zero ? 1 : 2);
 	double gathers = l->zero ? t->p->gather_bytes : 0;
@@ -291,16 +290,16 @@ static struct exchange whole_exchange(const struct timing *t, double params)
 		.exposed = t->p->reduce_exposed * sums * each + gather};
 }
 
-/* Returns the exchange once per step. If shards are summed in each micro-batch, it is the sum over
- * replicas, which a backward hides; else the sum over all ranks. */
+/* Returns the communication once per step. If shards are summed in each micro-batch, it is the sum
+ * over replicas, which a backward hides; else the sum over all ranks. */
 static struct exchange step_exchange(
 	const struct timing *t, double params, double backward)
 {
 	const struct layout *l = t->l;
 	if (!reduces_each_micro_batch(l))
-		return whole_exchange(t, params);
+		return final_reduce_exchange(t, params);
 	double sums = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
-		2 * t->p->reduce_bytes * params / n_shards(l), false,
+		2 * t->p->reduce_bytes * params / count_shards(l), false,
 		2); /* each piece to the rank that adds it, and the sum back */
 	return (struct exchange){.alone = sums, .exposed = fmax(0, sums - backward)};
 }
@@ -317,32 +316,33 @@ static double bubble_micro_batches(const struct layout *l)
 /* Sets the rates, the tokens and the blocks of a rank. */
 static void set_rates(struct timing *t, double peak)
 {
-	double share = cluster_share(t->c, ranks_here(t->c, mesh_ranks(t->l->degree), 1));
+	double share =
+		cluster_share(t->c, host_ranks_of(t->c, mesh_ranks(t->l->degree), 1));
 	t->rate = share * fmin(1, t->p->rate * t->c->efficiency) * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];
-	t->blocks = blocks_computed(t->s, t->l, head_blocks(t->s));
+	t->blocks = slowest_blocks(t->s, t->l, head_as_blocks(t->s));
 }
 
 /* Returns the seconds of a micro-batch on the slowest rank. In a pipeline, the rank with the head
  * has fewer blocks. */
-static double micro_seconds(const struct timing *t, double block)
+static double micro_batch_seconds(const struct timing *t, double block)
 {
 	double head = head_seconds(t);
 	if (t->l->degree[AXIS_PP] == 1)
 		return t->blocks * block + head;
-	return blocks_computed(t->s, t->l, head / block) * block;
+	return slowest_blocks(t->s, t->l, head / block) * block;
 }
 
-/* Adds the exchange of the step, the update and the bubble, and sums all up. */
-static void sum_times(
+/* Sets the times of a step: adds the exchange per step, the update and the bubble. */
+static void add_step_times(
 	const struct timing *t, double micro, double exposed, struct times *o)
 {
 	const struct layout *l = t->l;
 	double pp = l->degree[AXIS_PP], n = (double)l->n_micro;
 	double ends = t->s->embedding * (pp == 1 && !t->s->tied ? 2 : 1);
 	double params = (t->s->layers / pp * t->s->block + ends) / l->degree[AXIS_TP];
-	double part = l->zero ? params / n_shards(l) : params;
+	double part = l->zero ? params / count_shards(l) : params;
 	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
 		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
 	double update = t->p->update_bytes * part / t->memory + t->p->step;
@@ -374,5 +374,5 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	o->axis[AXIS_CP] = n * t.blocks * cp.alone;
 	o->axis[AXIS_FSDP] = n * t.blocks * fsdp.alone;
 	double exposed = t.blocks * (tp.exposed + cp.exposed + fsdp.exposed);
-	sum_times(&t, micro_seconds(&t, block), exposed, o);
+	add_step_times(&t, micro_batch_seconds(&t, block), exposed, o);
 }

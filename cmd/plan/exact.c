@@ -8,24 +8,21 @@
 
 #include "engine/layout.h"
 
-/* The options and the model of a plan. */
+/* The options and the model of a layout that is planned. */
 struct subject {
 	struct train_opts o;
 	struct model m;
 };
 
-/* ---- models --------------------------------------------------------------------------------- */
-
 /* Frees what layout_resolve() allocates. */
-static void close_options(const struct request *r, struct train_opts *o)
+static void release_options(const struct request *r, struct train_opts *o)
 {
 	if (o->model.virtual_degrees != r->o->model.virtual_degrees)
 		free((char *)(uintptr_t)o->model.virtual_degrees);
 }
 
-/* Opens the model of a layout with `layers` layers. Returns -1 with *e set if pt-train rejects
- * it. */
-static int open_subject(const struct request *r, const struct layout *l, int64_t layers,
+/* Opens the model of a layout with this many layers. Returns -1 if pt-train rejects it. */
+static int subject_open(const struct request *r, const struct layout *l, int64_t layers,
 	struct subject *s, struct err *e)
 {
 	s->o = *r->o;
@@ -38,25 +35,23 @@ static int open_subject(const struct request *r, const struct layout *l, int64_t
 			return 0;
 		model_free(&s->m);
 	}
-	close_options(r, &s->o);
+	release_options(r, &s->o);
 	return -1;
 }
 
-static void close_subject(const struct request *r, struct subject *s)
+static void subject_close(const struct request *r, struct subject *s)
 {
 	model_free(&s->m);
-	close_options(r, &s->o);
+	release_options(r, &s->o);
 }
 
-/* ---- memory --------------------------------------------------------------------------------- */
-
-bool exact_fits(const struct request *r, const struct memory *m)
+bool fits_limit(const struct request *r, const struct memory *m)
 {
 	return !r->limit || m->total <= (double)r->limit;
 }
 
 /* Sets *out to the memory of the first rank of a stage. */
-static void stage_memory(
+static void plan_stage_memory(
 	const struct request *r, struct subject *s, int stage, struct memory *out)
 {
 	struct plan p;
@@ -78,9 +73,7 @@ static void stage_memory(
 		     out->optimizer - out->activations - out->scratch;
 }
 
-/* ---- extrapolation -------------------------------------------------------------------------- */
-
-/* Adds `times` the difference of *more and *few to *few, two structs of doubles. */
+/* Adds times (*more - *few) to *few, two structs of doubles. */
 static void extrapolate(void *few, const void *more, size_t n_bytes, double times)
 {
 	double *x = few;
@@ -92,25 +85,25 @@ static void extrapolate(void *few, const void *more, size_t n_bytes, double time
 enum { MIN_LAYERS = 4 }; /* per stage */
 
 /* Returns true if all layers cost the same. */
-static bool layers_are_alike(const struct train_opts *o)
+static bool has_uniform_layers(const struct train_opts *o)
 {
 	const struct model_config *c = &o->model;
 	return !o->freeze.n && !(c->window && (c->window_from || c->window_skip));
 }
 
-/* Chooses two smaller models with at least `least` layers per stage: with *few layers, and with
- * *step more. Returns the number of *steps that remain. If the whole model is less work,
- * returns 0, and *few is all layers. Blocks alternate between two places in memory, so layers are
- * left out in pairs. */
+/* Chooses two smaller models with at least min_layers per stage: one with *few layers, one with
+ * *step more. Returns how many more steps the whole model has. If planning the whole model is
+ * less work, returns 0 and sets *few to all layers. Blocks alternate between two places in
+ * memory, so layers are left out in pairs. */
 static int64_t fewer_layers(const struct train_opts *o, const struct layout *l,
-	int64_t least, int64_t *few, int64_t *step)
+	int64_t min_layers, int64_t *few, int64_t *step)
 {
 	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
 	int64_t layers = o->model.layers;
-	least *= stages;
+	min_layers *= stages;
 	*step = stages * o->recompute_every * (o->recompute_every % 2 ? 2 : 1);
-	*few = least + (layers - least) % *step;
-	if (layers >= least && 2 * *few + *step < layers && layers_are_alike(o))
+	*few = min_layers + (layers - min_layers) % *step;
+	if (layers >= min_layers && 2 * *few + *step < layers && has_uniform_layers(o))
 		return (layers - *few) / *step;
 	*few = layers;
 	return 0;
@@ -132,18 +125,18 @@ static double plan_work(const struct request *r, const struct layout *l, int64_t
 	return work;
 }
 
-double exact_work(const struct request *r, const struct layout *l, bool quickly)
+double planning_work(
+	const struct request *r, const struct layout *l, bool allow_fewer_layers)
 {
 	int64_t few, step;
-	bool fewer = quickly && fewer_layers(r->o, l, MIN_LAYERS, &few, &step);
-	return plan_work(r, l, fewer ? 2 * few + step : r->m->c.layers);
+	bool is_extrapolated =
+		allow_fewer_layers && fewer_layers(r->o, l, MIN_LAYERS, &few, &step);
+	return plan_work(r, l, is_extrapolated ? 2 * few + step : r->m->c.layers);
 }
-
-/* ---- parts ---------------------------------------------------------------------------------- */
 
 /* Returns the seconds of the n micro-batches of a step, and sets *update to the seconds after
  * them. */
-static double micro_seconds(
+static double micro_batches_seconds(
 	const struct request *r, struct subject *s, int64_t n, double *update)
 {
 	struct step_time t;
@@ -153,25 +146,24 @@ static double micro_seconds(
 	return t.step - t.rest;
 }
 
-/* Returns the cost of a model on rank 0, per micro-batch and per step. `several`: in steps of
- * several micro-batches. */
-static struct part_cost part_cost_of(
-	const struct request *r, struct subject *s, bool several)
+/* Returns the planned cost of a model on rank 0. has_several: in steps of several micro-batches. */
+static struct part_cost measure_part(
+	const struct request *r, struct subject *s, bool has_several)
 {
 	struct plan p;
-	double rest, two;
+	double rest, two_seconds;
 	plan_make_memory(&s->o, &s->m, 0, &p);
 	struct part_cost c = {.values = (double)(p.store.params - p.store.copies),
 		.copies = (double)p.store.copies,
 		.optimizer = (double)p.store.optimizer,
 		.activations = (double)p.micro_bytes,
 		.scratch = (double)p.scratch_bytes};
-	if (several) {
-		two = micro_seconds(r, s, 2, &c.update);
-		c.micro = micro_seconds(r, s, 3, &rest) - two;
-		c.once = two - 2 * c.micro;
+	if (has_several) {
+		two_seconds = micro_batches_seconds(r, s, 2, &c.update);
+		c.micro = micro_batches_seconds(r, s, 3, &rest) - two_seconds;
+		c.once = two_seconds - 2 * c.micro;
 	} else {
-		c.micro = micro_seconds(r, s, 1, &c.update);
+		c.micro = micro_batches_seconds(r, s, 1, &c.update);
 	}
 	return c;
 }
@@ -188,24 +180,25 @@ static void share_cores(const struct request *r, struct cluster *c)
 	c->cores = 0;
 }
 
-/* Splits the costs of a model with `few` layers and a model with `step` more into block and
- * ends. */
+/* Separates the costs of a model with `few` layers and a model with `step` more layers into the
+ * costs of a block and of all else. */
 static void split_costs(
 	const struct part_cost cost[2], double few, double step, struct shared_part *out)
 {
-	const double *less = (const double *)&cost[0], *more = (const double *)&cost[1];
+	const double *few_cost = (const double *)&cost[0],
+		     *more_cost = (const double *)&cost[1];
 	double *block = (double *)&out->block, *ends = (double *)&out->ends;
 	for (size_t i = 0; i < sizeof(*cost) / sizeof(double); i++) {
-		block[i] = (more[i] - less[i]) / step;
-		ends[i] = less[i] - few * block[i];
+		block[i] = (more_cost[i] - few_cost[i]) / step;
+		ends[i] = few_cost[i] - few * block[i];
 	}
 }
 
-int exact_part(const struct request *r, const struct layout *l, struct shared_part *out)
+int plan_part(const struct request *r, const struct layout *l, struct shared_part *out)
 {
 	struct train_opts o = *r->o;
 	struct request q = *r;
-	struct layout alone = {
+	struct layout rank_layout = {
 		.degree = {1, 1, 1, l->degree[AXIS_CP], l->degree[AXIS_TP]},
 		.reshard = RESHARD_YES,
 		.schedule = SCHEDULE_1F1B,
@@ -219,26 +212,24 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 	struct part_cost cost[2];
 	struct subject s;
 	struct err e = {0};
-	o.batch = alone.micro_batch;
+	o.batch = rank_layout.micro_batch;
 	o.freeze = (struct strs){0}; /* bounds_compute() accounts for it */
 	o.model.window_from = o.model.window_skip = 0;
 	q.o = &o;
-	q.ranks = mesh_ranks(alone.degree);
+	q.ranks = mesh_ranks(rank_layout.degree);
 	share_cores(r, &q.cluster);
 	for (int i = 0; i < 2; i++) {
-		if (open_subject(&q, &alone, few + i * step, &s, &e))
+		if (subject_open(&q, &rank_layout, few + i * step, &s, &e))
 			return -1;
-		cost[i] = part_cost_of(&q, &s, l->n_micro > 1);
-		close_subject(&q, &s);
+		cost[i] = measure_part(&q, &s, l->n_micro > 1);
+		subject_close(&q, &s);
 	}
 	split_costs(cost, (double)few, (double)step, out);
 	return 0;
 }
 
-/* ---- plans ---------------------------------------------------------------------------------- */
-
 /* Returns the axis of a group by its first name, fsdp for "fsdp*cp"; -1: none. */
-static int axis_of(const char *group)
+static int axis_of_group(const char *group)
 {
 	for (int a = 0; a < N_AXES; a++)
 		if (!strncmp(group, axis_names[a], strlen(axis_names[a])))
@@ -246,7 +237,7 @@ static int axis_of(const char *group)
 	return -1;
 }
 
-static void predict(const struct request *r, struct subject *s, struct times *o)
+static void predict_times(const struct request *r, struct subject *s, struct times *o)
 {
 	struct step_time t;
 	predict_step_time(&s->o, &s->m, &r->cluster, &t);
@@ -257,50 +248,52 @@ static void predict(const struct request *r, struct subject *s, struct times *o)
 		.copies = t.copies,
 		.step = t.step};
 	for (int i = 0; i < t.n_rows; i++) {
-		int a = axis_of(t.row[i].group);
+		int a = axis_of_group(t.row[i].group);
 		if (a >= 0)
 			o->axis[a] += t.row[i].alone;
 	}
 }
 
-/* A model, or two smaller models, to which `times` their difference is added. */
-struct pair {
+/* A model, or two smaller models for an extrapolation. */
+struct model_pair {
 	struct subject few, more;
-	int64_t times, layers; /* 0: only `few`; layers of both models */
+	int64_t times; /* factor of the difference of both models that is added; 0: only `few` */
+	int64_t layers; /* layers of both models */
 };
 
-static void close_pair(const struct request *r, struct pair *p)
+static void model_pair_close(const struct request *r, struct model_pair *p)
 {
-	close_subject(r, &p->few);
+	subject_close(r, &p->few);
 	if (p->times)
-		close_subject(r, &p->more);
+		subject_close(r, &p->more);
 }
 
-/* Opens one or two models with at least `least` layers per stage; 0: the whole model. */
-static int open_pair(const struct request *r, const struct layout *l, int64_t least,
-	struct pair *p, struct err *e)
+/* Opens one or two models with at least min_layers per stage; 0: the whole model. */
+static int model_pair_open(const struct request *r, const struct layout *l,
+	int64_t min_layers, struct model_pair *p, struct err *e)
 {
 	int64_t few = r->m->c.layers, step;
-	p->times = least ? fewer_layers(r->o, l, least, &few, &step) : 0;
+	p->times = min_layers ? fewer_layers(r->o, l, min_layers, &few, &step) : 0;
 	p->layers = p->times ? 2 * few + step : few;
-	if (open_subject(r, l, few, &p->few, e))
+	if (subject_open(r, l, few, &p->few, e))
 		return -1;
-	if (!p->times || !open_subject(r, l, few + step, &p->more, e))
+	if (!p->times || !subject_open(r, l, few + step, &p->more, e))
 		return 0;
-	close_subject(r, &p->few);
+	subject_close(r, &p->few);
 	return -1;
 }
 
-/* Sets *out to the memory of the stage that needs most, or of the first stage above the limit. */
-static void pair_memory(const struct request *r, struct pair *p, struct memory *out)
+/* Sets *out to the memory of the stage with the largest total, or of the first above the limit. */
+static void plan_pair_memory(
+	const struct request *r, struct model_pair *p, struct memory *out)
 {
 	*out = (struct memory){.total = 0};
-	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && exact_fits(r, out);
+	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && fits_limit(r, out);
 		i++) {
 		struct memory m, more;
-		stage_memory(r, &p->few, i, &m);
+		plan_stage_memory(r, &p->few, i, &m);
 		if (p->times) {
-			stage_memory(r, &p->more, i, &more);
+			plan_stage_memory(r, &p->more, i, &more);
 			extrapolate(&m, &more, sizeof(m), (double)p->times);
 		}
 		if (m.total > out->total)
@@ -308,62 +301,64 @@ static void pair_memory(const struct request *r, struct pair *p, struct memory *
 	}
 }
 
-/* Predicts the times. Returns false if the model with more layers waits less: the waits of the
- * first and the last layers are hidden only by more layers than these, so they cannot be
- * extrapolated. */
-static bool pair_times(const struct request *r, struct pair *p, struct times *out)
+/* Predicts the times. Returns false if they cannot be extrapolated because the model with more
+ * layers waits less: the waits of the
+ * first and the last layers are hidden only by more layers than these. */
+static bool plan_pair_times(
+	const struct request *r, struct model_pair *p, struct times *out)
 {
-	const double same = 0.002;
+	const double slack = 0.002;
 	bool settled = true;
 	struct times more;
-	predict(r, &p->few, out);
+	predict_times(r, &p->few, out);
 	if (p->times) {
-		predict(r, &p->more, &more);
-		settled = out->exposed - more.exposed <= same * (more.step - out->step);
+		predict_times(r, &p->more, &more);
+		settled = out->exposed - more.exposed <= slack * (more.step - out->step);
 		extrapolate(out, &more, sizeof(more), (double)p->times);
 	}
 	out->bubble = fmax(out->bubble, 0);
 	out->exposed = fmax(out->exposed, 0);
-	double waits = fmax(0, out->copies - out->step);
-	out->exposed += waits;
-	out->step += waits;
+	double copy_wait = fmax(0, out->copies - out->step);
+	out->exposed += copy_wait;
+	out->step += copy_wait;
 	return settled;
 }
 
-/* Plans a layout with at least `least` layers per stage. Returns 1 if more layers are needed. */
-static int plan(const struct request *r, struct choice *c, int64_t least, struct err *e)
+/* Plans c->l with at least min_layers per stage. Returns 1 if more layers are needed. */
+static int plan_layers(
+	const struct request *r, struct choice *c, int64_t min_layers, struct err *e)
 {
-	struct pair p;
-	if (open_pair(r, &c->l, least, &p, e))
+	struct model_pair p;
+	if (model_pair_open(r, &c->l, min_layers, &p, e))
 		return -1;
-	pair_memory(r, &p, &c->memory);
-	int rc = exact_fits(r, &c->memory) && !pair_times(r, &p, &c->times);
+	plan_pair_memory(r, &p, &c->memory);
+	int rc = fits_limit(r, &c->memory) && !plan_pair_times(r, &p, &c->times);
 	c->planned = p.times ? BY_FEWER_LAYERS : BY_WHOLE_PLAN;
 	c->work += plan_work(r, &c->l, p.layers);
-	close_pair(r, &p);
+	model_pair_close(r, &p);
 	return rc;
 }
 
 int exact_plan(const struct request *r, struct choice *c, struct err *e)
 {
-	return plan(r, c, 0, e);
+	return plan_layers(r, c, 0, e);
 }
 
-int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
+int plan_quickly(const struct request *r, struct choice *c, struct err *e)
 {
 	int rc = 1;
-	for (int64_t least = MIN_LAYERS; rc > 0; least *= 2)
-		rc = plan(r, c, least, e);
+	for (int64_t min_layers = MIN_LAYERS; rc > 0; min_layers *= 2)
+		rc = plan_layers(r, c, min_layers, e);
 	return rc;
 }
 
-int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+int plan_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e)
 {
-	struct pair p;
-	if (open_pair(r, l, 0, &p, e))
+	struct model_pair p;
+	if (model_pair_open(r, l, 0, &p, e))
 		return -1;
-	pair_memory(r, &p, out);
-	close_pair(r, &p);
+	plan_pair_memory(r, &p, out);
+	model_pair_close(r, &p);
 	return 0;
 }

@@ -6,10 +6,10 @@
 #include "parallel/parallel.h"
 
 /* Returns the bytes of the largest layer and its gradient, which a rank holds whole while it
- * computes the layer. type: bytes of an element; gradients are fp32. */
-static double largest_layer(const struct shape *s, double type)
+ * computes the layer. bytes: bytes of an element; gradients are fp32. */
+static double largest_layer_bytes(const struct shape *s, double bytes)
 {
-	return fmax(s->block, s->embedding) * (type + sizeof(float));
+	return fmax(s->block, s->embedding) * (bytes + sizeof(float));
 }
 
 static void print_answer(struct str *out, const char *answer, const char *reason)
@@ -19,8 +19,8 @@ static void print_answer(struct str *out, const char *answer, const char *reason
 
 enum { LIMIT_TEXT = NUM_TEXT + 16 };
 
-/* Prints " of 76 GiB", which follows a need. */
-static void limit_text(char text[static LIMIT_TEXT], double limit)
+/* Writes " of 76 GiB", the text after a need. */
+static void write_limit(char text[static LIMIT_TEXT], double limit)
 {
 	char bytes[NUM_TEXT];
 	if (isinf(limit))
@@ -40,9 +40,9 @@ static void layout_memory(const struct request *r, const struct shape *s,
 	if (r->trainer != BY_PT) {
 		practice_init(r->trainer, r->o, &p);
 		estimate_memory(s, l, &p, m);
-	} else if (r->o->batch % r->ranks || exact_memory(r, l, m, &e)) {
+	} else if (r->o->batch % r->ranks || plan_memory(r, l, m, &e)) {
 		bounds_compute(&bounds, &c);
-		bounds_free(&bounds);
+		bounds_release(&bounds);
 		*m = c.memory;
 	}
 }
@@ -62,7 +62,7 @@ static void answer_one_rank(
 	one.degree[AXIS_DP] = r->ranks;
 	layout_memory(r, s, &one, &m);
 	text_bytes(need, m.total);
-	limit_text(have, limit);
+	write_limit(have, limit);
 	bool fits = m.total <= limit;
 	snprintf(line, sizeof(line),
 		"Does the model fit on one rank? It needs about %s%s%s", need, have,
@@ -72,11 +72,12 @@ static void answer_one_rank(
 	print_answer(out, fits ? "yes" : "no", line);
 }
 
+/* Answers whether FSDP can hold the largest layer. */
 static void answer_layer(
-	const struct shape *s, double limit, double type, struct str *out)
+	const struct shape *s, double limit, double bytes, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
-	double n = largest_layer(s, type);
+	double n = largest_layer_bytes(s, bytes);
 	bool fits = 4 * n <= limit;
 	text_bytes(need, n);
 	snprintf(line, sizeof(line),
@@ -104,44 +105,44 @@ static void answer_sequence(const struct shape *s, double limit, struct str *out
 /* Answers whether FSDP hides its communication: a block's computation must take longer than its
  * gather. */
 static void answer_network(
-	const struct request *r, const struct shape *s, double type, struct str *out)
+	const struct request *r, const struct shape *s, double bytes, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
-	bool many = r->hosts > 1;
+	bool has_hosts = r->hosts > 1;
 	int here = r->ranks / r->hosts;
-	double bandwidth = many ? here * c->links.link[LINK_NETWORK].bytes_per_second
-				: c->links.link[LINK_HOST].bytes_per_second;
-	double gather = s->block * type / bandwidth;
+	double bandwidth = has_hosts ? here * c->links.link[LINK_NETWORK].bytes_per_second
+				     : c->links.link[LINK_HOST].bytes_per_second;
+	double gather = s->block * bytes / bandwidth;
 	double rate =
 		c->efficiency * cluster_peak(c, options_gemm_dtype(r->o), true, here);
 	double tokens = gather * rate / (2 * s->block);
 	char line[320];
-	double have = (double)r->o->batch * s->context / r->ranks;
-	bool slow = tokens > have;
+	double available = (double)r->o->batch * s->context / r->ranks;
+	bool is_slow = tokens > available;
 	snprintf(line, sizeof(line),
 		"Is the network slow for FSDP over all ranks? A block's gather takes %.3g ms%s, "
 		"as long as the forward of %.0f tokens; a rank has %.0f tokens per step%s",
-		1e3 * gather, many ? " between hosts" : "", tokens, have,
-		slow ? ": shard only within hosts (--fsdp ranks per host, --dp hosts), use "
-		       "--pp between hosts, or local SGD (--edit-workers)."
-		     : ", enough to hide it.");
-	print_answer(out, slow ? "yes" : "no", line);
+		1e3 * gather, has_hosts ? " between hosts" : "", tokens, available,
+		is_slow ? ": shard only within hosts (--fsdp ranks per host, --dp hosts), use "
+			  "--pp between hosts, or local SGD (--edit-workers)."
+			: ", enough to hide it.");
+	print_answer(out, is_slow ? "yes" : "no", line);
 }
 
 static void answer_batch(const struct request *r, struct str *out)
 {
 	char line[256];
-	bool few = r->o->batch < r->ranks;
+	bool has_few = r->o->batch < r->ranks;
 	snprintf(line, sizeof(line),
 		"Does each rank get a sequence of its own? %lld sequences, %d ranks%s",
 		(long long)r->o->batch, r->ranks,
-		few ? ": some axis must split sequences or the model (--tp, --cp, --pp)."
-		    : ".");
-	print_answer(out, few ? "no" : "yes", line);
+		has_few ? ": some axis must split sequences or the model (--tp, --cp, --pp)."
+			: ".");
+	print_answer(out, has_few ? "no" : "yes", line);
 }
 
-/* Prints what the fastest layout needs in addition to parallelism. */
-static void print_resorts(const struct choice *c, struct str *out)
+/* Prints whether the fastest layout needs --tile, --offload or memory of its host. */
+static void print_tile_and_offload(const struct choice *c, struct str *out)
 {
 	char host[NUM_TEXT];
 	if (c->l.tile || c->l.offload)
@@ -155,22 +156,22 @@ static void answer_fastest(const struct request *r, const struct search *s,
 	const char *limit, struct str *out)
 {
 	const struct choice *c = &s->best[0];
-	bool timed = trainer_has_times(r->trainer);
+	bool has_times = trainer_has_times(r->trainer);
 	char need[NUM_TEXT];
 	scoped_str line = {0};
 	str_printf(&line, "Does any layout fit? %lld of %lld; the %s is ",
 		(long long)s->fitting, (long long)s->enumerated,
-		timed ? "fastest" : "simplest");
+		has_times ? "fastest" : "simplest");
 	report_layout(&c->l, &line);
 	str_printf(&line, ": %s%s", text_bytes(need, c->memory.total), limit);
-	if (timed)
+	if (has_times)
 		str_printf(&line,
 			" and %.4g s per step: %.0f %% is exposed communication and "
 			"%.0f %% bubble",
 			c->times.step, 100 * c->times.exposed / c->times.step,
 			100 * c->times.bubble / c->times.step);
 	str_putc(&line, '.');
-	print_resorts(c, &line);
+	print_tile_and_offload(c, &line);
 	print_answer(out, "yes", line.s);
 }
 
@@ -178,7 +179,7 @@ static void answer_fastest(const struct request *r, const struct search *s,
 static void answer_fits(const struct request *r, const struct search *s, struct str *out)
 {
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[384];
-	limit_text(have, r->limit ? (double)r->limit : INFINITY);
+	write_limit(have, r->limit ? (double)r->limit : INFINITY);
 	if (!s->n) {
 		text_bytes(need, s->least.memory.total);
 		snprintf(line, sizeof(line),
@@ -197,17 +198,17 @@ static void answer_fits(const struct request *r, const struct search *s, struct 
 void explain_choice(const struct request *r, const struct search *s, struct str *out)
 {
 	struct shape shape;
-	bool gpu = r->o->device == DEVICE_CUDA;
-	double type = r->trainer != BY_PT ? 2
-		      : gpu		  ? (double)dtype_bytes(options_gemm_dtype(r->o))
-					  : sizeof(float);
+	bool is_gpu = r->o->device == DEVICE_CUDA;
+	double bytes = r->trainer != BY_PT ? 2
+		       : is_gpu		   ? (double)dtype_bytes(options_gemm_dtype(r->o))
+					   : sizeof(float);
 	double limit = r->limit ? (double)r->limit : INFINITY;
 	shape_init(&shape, r->m);
 	answer_one_rank(r, &shape, limit, out);
-	answer_layer(&shape, limit, type, out);
+	answer_layer(&shape, limit, bytes, out);
 	answer_sequence(&shape, limit, out);
 	answer_batch(r, out);
 	if (r->ranks > 1)
-		answer_network(r, &shape, type, out);
+		answer_network(r, &shape, bytes, out);
 	answer_fits(r, s, out);
 }

@@ -23,14 +23,14 @@ static double sent_per_byte(int64_t collective, double ranks)
 }
 
 /* Returns the bytes per byte of `size` that a rank sends to other hosts. In rings and trees, the
- * `here` ranks of a host share the data; in all-to-all and send-receive each rank sends its own. */
-static double away_per_byte(int64_t collective, double ranks, double here)
+ * host_ranks share the data; in all-to-all and send-receive each rank sends its own. */
+static double sent_across_per_byte(int64_t collective, double ranks, double host_ranks)
 {
 	if (collective == COLL_SENDRECV)
 		return 1;
 	if (collective == COLL_ALLTOALL)
-		return (ranks - here) / ranks;
-	return sent_per_byte(collective, ranks) / here;
+		return (ranks - host_ranks) / ranks;
+	return sent_per_byte(collective, ranks) / host_ranks;
 }
 
 /* Sums over the fits of a kind of link, weighted by their inverse squared errors. */
@@ -38,6 +38,7 @@ struct mean {
 	double weight, latency, seconds_per_byte;
 };
 
+/* Returns true if links can be derived from the fit. */
 static bool is_usable(const struct bench_fit *f)
 {
 	return f->group_ranks > 1 && f->group_hosts > 0 &&
@@ -46,28 +47,29 @@ static bool is_usable(const struct bench_fit *f)
 	       f->alpha >= 0 && isfinite(f->alpha + f->beta) && isfinite(f->error);
 }
 
-/* Adds a fit. A collective's latency is the latency of a tree within a host and a tree over the
- * hosts, twice for an all-reduce, as in add_collective() of comm/simulate.c. `host`: latency of a
- * message within a host. */
-static void add_fit(struct mean *mean, const struct bench_fit *f, double host)
+/* Adds a fit to the mean. A collective's latency is the latency of a tree within a host and a
+ * tree over the hosts, twice for an all-reduce, as in add_collective() of comm/simulate.c.
+ * host_latency: of a message within a host. */
+static void add_fit(struct mean *mean, const struct bench_fit *f, double host_latency)
 {
 	double ranks = (double)f->group_ranks, hosts = (double)f->group_hosts;
-	double here = ceil(ranks / hosts), error = fmax(f->error, 0.01);
-	double w = 1 / (error * error), alpha = f->alpha, bytes;
+	double host_ranks = ceil(ranks / hosts), error = fmax(f->error, 0.01);
+	double weight = 1 / (error * error), alpha = f->alpha, bytes;
 	if (f->collective == COLL_ALLREDUCE)
 		alpha /= 2;
 	if (hosts > 1) {
-		bytes = away_per_byte(f->collective, ranks, here);
+		bytes = sent_across_per_byte(f->collective, ranks, host_ranks);
 		if (f->collective != COLL_SENDRECV)
-			alpha = (alpha - ceil(log2(here)) * host) / ceil(log2(hosts));
+			alpha = (alpha - ceil(log2(host_ranks)) * host_latency) /
+				ceil(log2(hosts));
 	} else {
 		bytes = sent_per_byte(f->collective, ranks);
 		if (f->collective != COLL_SENDRECV)
 			alpha /= ceil(log2(ranks));
 	}
-	mean->weight += w;
-	mean->latency += w * fmax(alpha, 0);
-	mean->seconds_per_byte += w * f->beta / bytes;
+	mean->weight += weight;
+	mean->latency += weight * fmax(alpha, 0);
+	mean->seconds_per_byte += weight * f->beta / bytes;
 }
 
 /* Returns the library that training uses: for GPUs NCCL, if it was measured. */
@@ -97,28 +99,30 @@ static bool set_link(struct cluster *c, enum link_kind kind, int64_t library,
 	return true;
 }
 
-int network_measured(struct cluster *c, int hosts, const char *path, struct err *e)
+int network_read(struct cluster *c, int hosts, const char *path, struct err *e)
 {
 	struct bench_fit *fits;
 	int64_t n;
 	if (bench_fits_read(path, &fits, &n, e))
 		return -1;
 	int64_t library = choose_library(c, fits, n);
-	bool host = set_link(c, LINK_HOST, library, fits, n);
-	bool network = set_link(c, LINK_NETWORK, library, fits, n);
+	bool has_host = set_link(c, LINK_HOST, library, fits, n);
+	bool has_network = set_link(c, LINK_NETWORK, library, fits, n);
 	free(fits);
-	if (!host && !network)
+	if (!has_host && !has_network)
 		return err_set(e, EX_DATAERR,
-			"%s: no fit of an all-reduce, all-gather, reduce-scatter, all-to-all or "
-			"send-receive with two or more ranks",
+			"%s: found no fit of an all-reduce, all-gather, "
+			"reduce-scatter, all-to-all or "
+			"send-receive with two or more ranks; measure one with pt-collbench",
 			path);
-	if (!host)
-		warn("%s: no group within a host was measured; --cluster sets its link",
+	if (!has_host)
+		warn("%s: no group within a host was measured; using the host link of --cluster",
 			path);
-	if (!network && hosts > 1)
-		warn("%s: no group of several hosts was measured; --cluster sets the network",
+	if (!has_network && hosts > 1)
+		warn("%s: no group of several hosts was measured; using the network of --cluster",
 			path);
 	if (*c->model && library == LIBRARY_MPI)
-		warn("%s: NCCL was not measured; links are set from MPI", path);
+		warn("%s: NCCL was not measured; using the links that MPI measured",
+			path);
 	return 0;
 }

@@ -6,4 +6,4 @@
 /* Sets latencies and bandwidths of the links from the fits in a result of pt-collbench, for the
  * library that training uses. Warns about links that were not measured and that this number of
  * hosts uses. */
-int network_measured(struct cluster *c, int hosts, const char *path, struct err *e);
+int network_read(struct cluster *c, int hosts, const char *path, struct err *e);

@@ -25,7 +25,7 @@ struct layout {
 	int zero, schedule, recompute;
 	int reshard;		 /* enum reshard */
 	int stages, micro_batch; /* stages per rank; sequences */
-	int tile;		 /* pieces of a layer; 0: it is gathered whole */
+	int tile;		 /* pieces of a layer; 0: gathered whole */
 	int offload;		 /* enum offload */
 	int64_t n_micro;	 /* micro-batches of a data-parallel rank per step */
 	int host_ranks;		 /* ranks per host; 0: one host */
@@ -40,15 +40,16 @@ struct memory {
 /* Seconds of a step. */
 struct times {
 	double computation, exposed, bubble, rest, step;
-	double copies; /* of offloaded state, alone; exposed as far as the step is shorter */
-	double axis[N_AXES]; /* communication along each axis, alone */
+	double copies;	     /* copies of offloaded state, without computation */
+	double axis[N_AXES]; /* communication along each axis, without computation */
 };
 
 void shape_init(struct shape *s, const struct model *m);
-/* Returns the ranks of a group on one host; neighbors in it are `stride` world ranks apart. */
-int ranks_here(const struct cluster *c, int ranks, int stride);
+/* Returns how many ranks of a group are on one host. stride: distance of neighbors in world
+ * ranks. */
+int host_ranks_of(const struct cluster *c, int ranks, int stride);
 /* Returns the maximum number of micro-batches that a pipeline rank keeps in its stages. */
-double in_flight(const struct layout *l, int rank);
+double max_in_flight(const struct layout *l, int rank);
 /* Returns true if data-parallel ranks sum gradients, and so wait, in each micro-batch. */
 bool reduces_each_micro_batch(const struct layout *l);
 void estimate_memory(const struct shape *s, const struct layout *l,
@@ -98,7 +99,7 @@ int only_parse(const char *text, struct only *o, struct err *e);
 /* Sets value[] to the values of a setting, and returns their number. */
 int only_values(const struct only *o, enum setting_kind kind, int value[static MAX_ONLY]);
 /* Returns true if "key=value" has no effect: the search decides it, and --only does not have it. */
-bool setting_is_ignored(const struct only *o, const char *word);
+bool is_setting_ignored(const struct only *o, const char *word);
 bool only_allows(const struct only *o, const struct layout *l);
 
 /* ---- candidates.c: all layouts of a number of ranks -------------------------------------- */
@@ -119,7 +120,7 @@ int64_t visit_layouts(const struct space *s,
 /* ---- search.c ------------------------------------------------------------------------------ */
 
 struct request {
-	const char *model;	    /* as the user names it */
+	const char *model;	    /* name from the user */
 	const struct train_opts *o; /* model, batch, dtype and device */
 	struct model *m;
 	struct cluster cluster;
@@ -143,45 +144,45 @@ struct choice {
 	struct memory memory;
 	struct times times;
 	enum planned planned;
-	double work;  /* of its plans: see exact_work() */
-	bool dropped; /* it exceeds the memory, or pt-train rejects it */
+	double work;			/* work of planning it, see planning_work() */
+	bool dropped;			/* exceeds the memory, or rejected by pt-train */
 	double bound_bytes, bound_step; /* by the formulas */
 	double likely_step; /* seconds, in the middle of the band of the time */
-	bool tight; /* it exceeds the limit at the upper end of its memory's band */
+	bool tight;	    /* above the limit at the upper end of the memory's band */
 };
 
 struct search {
-	struct choice *best; /* [n], by the middles of bands, tight ones last */
+	struct choice *best; /* [n], by likely_step, tight ones last */
 	int64_t n;
 	int64_t enumerated, fitting, rejected, planned; /* counts of layouts */
 	int64_t extrapolated; /* planned layouts with fewer layers */
 	int64_t replanned;    /* extrapolated layouts that were also planned whole */
 	bool proved; /* the bounds of all unlisted layouts exceed the listed times */
 	double time_error,
-		memory_error; /* largest extrapolation errors of replanned ones */
+		memory_error; /* largest extrapolation errors of replanned layouts */
 	double seconds;
 	struct err rejection; /* the message of pt-train for the first rejected layout */
-	struct choice least;  /* the layout that needs least memory, by the formulas */
+	struct choice least;  /* layout with the least memory, by the formulas */
 };
 
 /* Returns -1 with *e set if no layout divides the batch. */
 int search_run(const struct request *r, struct search *s, struct err *e);
-void search_free(struct search *s);
+void search_release(struct search *s);
 
 /* ---- exact.c: plans by the code that trains ------------------------------------------------- */
 
 /* Each of these returns -1 with *e set if pt-train rejects the layout. */
 
-/* Plans the memory of the rank that needs most. */
-int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+/* Plans the memory of the rank with the largest total. */
+int plan_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e);
 /* Plans the memory and, if it fits, the time of c->l with all layers. */
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
 /* Extrapolates from plans of fewer layers, or plans all layers if that is not more work. */
-int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
-bool exact_fits(const struct request *r, const struct memory *m);
+int plan_quickly(const struct request *r, struct choice *c, struct err *e);
+bool fits_limit(const struct request *r, const struct memory *m);
 /* Returns the work of a plan, in passes through blocks and messages: 30,000 take a second. */
-double exact_work(const struct request *r, const struct layout *l, bool quickly);
+double planning_work(const struct request *r, const struct layout *l, bool quickly);
 
 /* The cost of a block, or of the embedding, the head and all else that a model has once, on ranks
  * that divide only its tensors and sequences. Many layouts share it. */
@@ -196,7 +197,7 @@ struct shared_part {
 };
 /* Plans the part with the layout's tp, cp, micro-batch, recompute, and one or several
  * micro-batches. Returns -1 if pt-train rejects them. */
-int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
+int plan_part(const struct request *r, const struct layout *l, struct shared_part *out);
 
 /* ---- bounds.c: lower bounds of memory and time of pt's layouts ------------------------------- */
 
@@ -210,7 +211,7 @@ struct bounds {
 
 /* Sets c->memory and c->times to lower bounds for c->l. */
 void bounds_compute(struct bounds *b, struct choice *c);
-void bounds_free(struct bounds *b);
+void bounds_release(struct bounds *b);
 
 /* ---- explain.c: which parallelism the model needs, and why ---------------------------------- */
 
@@ -235,7 +236,7 @@ struct goodput {
 
 /* Computes the goodput by the formulas of Daly, A higher order estimate of the optimum checkpoint
  * interval for restart dumps, 2006. */
-void goodput_expect(
+void goodput_compute(
 	const struct reliability *x, int ranks, double step, struct goodput *g);
 /* Simulates `hours` with random failures and stragglers (Philox). */
 void goodput_simulate(const struct reliability *x, int ranks, double step, double hours,
@@ -246,20 +247,21 @@ void goodput_simulate(const struct reliability *x, int ranks, double step, doubl
 struct straggling {
 	const struct reliability *job;
 	uint64_t seed;
-	bool together; /* see reduces_each_micro_batch() */
+	bool together; /* pipelines wait for each other, see reduces_each_micro_batch() */
 };
 
 /* A step with stragglers, of at most 64 micro-batches. */
 struct straggled {
-	int64_t pipelines, slow; /* all; those with stragglers (`together`: 0 or 1) */
+	int64_t pipelines, slow; /* number; number with stragglers (`together`: 0 or 1) */
 	int64_t slowest;	 /* the pipeline that takes longest, or the first one */
 	double step, without;	 /* seconds, with and without stragglers */
 };
 
-void timeline_find(
+/* Sets *out to the slowest step of all pipelines. */
+void straggled_step(
 	const struct choice *c, const struct straggling *x, struct straggled *out);
 /* Draws a step of the slowest pipeline. */
-void timeline_print(const struct request *r, const struct choice *c,
+void print_straggled_step(const struct request *r, const struct choice *c,
 	const struct straggling *x, int width, struct str *out);
 
 /* ---- report.c ------------------------------------------------------------------------------- */

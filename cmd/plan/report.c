@@ -9,6 +9,7 @@
 static const char *const offload_names[] = {OFFLOAD_WORDS};
 static const char *const trainers[] = {TRAINER_WORDS};
 
+/* Returns the model FLOPs utilization of a layout. */
 static double choice_mfu(const struct request *r, const struct choice *c)
 {
 	const struct cluster *k = &r->cluster;
@@ -41,14 +42,15 @@ void report_layout(const struct layout *l, struct str *out)
 }
 
 /* Prints how many layouts were planned, and the error of extrapolations from fewer layers. */
-static void put_planned(const struct search *s, struct str *out)
+static void append_planned(const struct search *s, struct str *out)
 {
 	str_printf(out, "# planned exactly: %lld", (long long)s->planned);
 	if (s->extrapolated)
 		str_printf(
 			out, ", %lld with fewer layers (=)", (long long)s->extrapolated);
 	if (s->proved)
-		str_puts(out, "; no other can be faster in the middle of its band");
+		str_puts(
+			out, "; no other layout can be faster in the middle of its band");
 	if (s->replanned)
 		str_printf(out,
 			"; planned whole, the first %s by %s%.2f %% in time and %.2f %% in memory",
@@ -64,7 +66,7 @@ static struct band choice_band(const struct request *r, const struct choice *c)
 		r->o->dtype == PRECISION_FLOAT8);
 }
 
-/* Prints "-10%+20%". */
+/* Writes "-10%+20%". */
 static const char *band_text(char text[static NUM_TEXT], struct band b)
 {
 	snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1), 100 * (b.high - 1));
@@ -72,23 +74,23 @@ static const char *band_text(char text[static NUM_TEXT], struct band b)
 }
 
 /* Prints the bands of times and memory, and the measurements that they are from. */
-static void put_bands(const struct request *r, struct str *out)
+static void append_bands(const struct request *r, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
-	bool own = cluster_is_unmodified(c);
-	const char *times = own ? trainer_times(r->trainer, c->name) : NULL;
+	bool is_known = cluster_is_unmodified(c);
+	const char *sources = is_known ? time_sources(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
 	if (!trainer_has_times(r->trainer))
 		str_puts(out,
 			"# no times: the formulas differ too much from measured times");
-	else if (times)
-		str_printf(out, "# band: %s", times);
+	else if (sources)
+		str_printf(out, "# band: %s", sources);
 	else
 		str_printf(out,
 			"# band: assumed, as on H100; no published time was compared on %s%s",
 			*c->model ? c->name : "CPUs",
-			own || !*c->model ? "" : " with these values");
-	str_printf(out, "; %s %s\n", trainer_memories(r->trainer),
+			is_known || !*c->model ? "" : " with these values");
+	str_printf(out, "; %s %s\n", memory_band_text(r->trainer),
 		band_text(memory, memory_band(r->trainer)));
 }
 
@@ -111,7 +113,8 @@ void report_header(const struct request *r, struct str *out)
 }
 
 /* Prints the memory of each layout, for a trainer without times. */
-static void put_memories(const struct request *r, const struct search *s, struct str *out)
+static void append_memories(
+	const struct request *r, const struct search *s, struct str *out)
 {
 	str_printf(out, "# %9s  %s\n", "memory", "layout");
 	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
@@ -129,10 +132,10 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 	static const char marks[] = {
 		[BY_FORMULAS] = '~', [BY_FEWER_LAYERS] = '=', [BY_WHOLE_PLAN] = ' '};
 	if (r->trainer == BY_PT)
-		put_planned(s, out);
-	put_bands(r, out);
+		append_planned(s, out);
+	append_bands(r, out);
 	if (!trainer_has_times(r->trainer)) {
-		put_memories(r, s, out);
+		append_memories(r, s, out);
 		return;
 	}
 	str_printf(out, "# %10s %11s %6s %12s %9s %7s %7s  %s\n", "step_s", "band", "mfu",
@@ -170,10 +173,10 @@ void report_counts(const struct search *s, struct str *out)
 		(long long)s->rejected, s->seconds);
 }
 
-static const char *const kinds[] = {"parameters", "gradients", "gathered", "optimizer",
-	"activations", "scratch", "other", "total", "host"};
+static const char *const memory_kinds[] = {"parameters", "gradients", "gathered",
+	"optimizer", "activations", "scratch", "other", "total", "host"};
 
-static void memory_by_kind(const struct memory *m, double v[static ARRAY_LEN(kinds)])
+static void list_memory(const struct memory *m, double v[static ARRAY_LEN(memory_kinds)])
 {
 	const double all[] = {m->params, m->grads, m->gathered, m->optimizer,
 		m->activations, m->scratch, m->other, m->total, m->host};
@@ -184,14 +187,15 @@ void report_details(const struct request *r, const struct search *s, struct str 
 {
 	for (int64_t i = 0; i < min64(s->n, r->show); i++) {
 		const struct choice *c = &s->best[i];
-		double v[ARRAY_LEN(kinds)];
+		double v[ARRAY_LEN(memory_kinds)];
 		char text[NUM_TEXT];
-		memory_by_kind(&c->memory, v);
+		list_memory(&c->memory, v);
 		str_puts(out, "# ");
 		report_layout(&c->l, out);
 		str_puts(out, "\n  memory of the rank that needs most:");
-		for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-			str_printf(out, " %s %s", kinds[k], text_bytes(text, v[k]));
+		for (size_t k = 0; k < ARRAY_LEN(memory_kinds); k++)
+			str_printf(
+				out, " %s %s", memory_kinds[k], text_bytes(text, v[k]));
 		str_putc(out, '\n');
 		if (!trainer_has_times(r->trainer))
 			continue;
@@ -204,9 +208,7 @@ void report_details(const struct request *r, const struct search *s, struct str 
 	}
 }
 
-/* ---- arguments ------------------------------------------------------------------------------ */
-
-/* The settings of the layout come after the given ones: of equal keys, the last value wins. */
+/* (The layout's settings come after the given ones: of equal keys, the last value wins.) */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out)
 {
@@ -215,68 +217,66 @@ void report_arguments(const struct request *r, const struct layout *l, const cha
 	str_printf(out, " device=%s", r->o->device == DEVICE_CUDA ? "cuda" : "cpu");
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------- */
-
-static void put_real(json_t *o, const char *name, double x)
+static void set_real(json_t *o, const char *name, double x)
 {
 	json_object_set_new(o, name, json_real(x));
 }
 
-static void put_int(json_t *o, const char *name, int64_t n)
+static void set_int(json_t *o, const char *name, int64_t n)
 {
 	json_object_set_new(o, name, json_integer((json_int_t)n));
 }
 
-static json_t *json_layout(const struct layout *l)
+static json_t *layout_json(const struct layout *l)
 {
 	json_t *o = json_object();
 	for (int a = 0; a < N_AXES; a++)
-		put_int(o, axis_names[a], l->degree[a]);
-	put_int(o, "zero", l->zero);
+		set_int(o, axis_names[a], l->degree[a]);
+	set_int(o, "zero", l->zero);
 	json_object_set_new(o, "reshard", json_boolean(l->reshard != RESHARD_NO));
 	json_object_set_new(o, "schedule", json_string(schedule_kind_names[l->schedule]));
-	put_int(o, "stages", l->stages);
-	put_int(o, "micro_batch", l->micro_batch);
+	set_int(o, "stages", l->stages);
+	set_int(o, "micro_batch", l->micro_batch);
 	json_object_set_new(o, "recompute", json_string(recompute_names[l->recompute]));
-	put_int(o, "tile", l->tile);
+	set_int(o, "tile", l->tile);
 	json_object_set_new(o, "offload", json_string(offload_names[l->offload]));
 	return o;
 }
 
-static void put_times(json_t *o, const struct request *r, const struct choice *c)
+static void set_times(json_t *o, const struct request *r, const struct choice *c)
 {
 	const struct times *t = &c->times;
 	json_t *alone = json_object();
 	for (int a = 0; a < N_AXES; a++)
-		put_real(alone, axis_names[a], t->axis[a]);
-	put_real(o, "step", t->step);
-	put_real(o, "computation", t->computation);
-	put_real(o, "exposed", t->exposed);
-	put_real(o, "bubble", t->bubble);
-	put_real(o, "mfu", choice_mfu(r, c));
-	put_real(o, "step_low", t->step * choice_band(r, c).low);
-	put_real(o, "step_high", t->step * choice_band(r, c).high);
-	put_real(o, "least_step", c->bound_step);
+		set_real(alone, axis_names[a], t->axis[a]);
+	set_real(o, "step", t->step);
+	set_real(o, "computation", t->computation);
+	set_real(o, "exposed", t->exposed);
+	set_real(o, "bubble", t->bubble);
+	set_real(o, "mfu", choice_mfu(r, c));
+	set_real(o, "step_low", t->step * choice_band(r, c).low);
+	set_real(o, "step_high", t->step * choice_band(r, c).high);
+	set_real(o, "least_step", c->bound_step);
 	json_object_set_new(o, "communication", alone);
 }
 
-static json_t *json_choice(
+static json_t *choice_json(
 	const struct request *r, const struct choice *c, const char *given)
 {
-	double v[ARRAY_LEN(kinds)];
+	double v[ARRAY_LEN(memory_kinds)];
 	scoped_str args = {0};
 	json_t *o = json_object(), *memory = json_object();
-	memory_by_kind(&c->memory, v);
-	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
-		put_int(memory, kinds[k], (int64_t)v[k]);
+	list_memory(&c->memory, v);
+	for (size_t k = 0; k < ARRAY_LEN(memory_kinds); k++)
+		set_int(memory, memory_kinds[k], (int64_t)v[k]);
 	if (trainer_has_times(r->trainer))
-		put_times(o, r, c);
+		set_times(o, r, c);
 	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	json_object_set_new(o, "memory_tight", json_boolean(c->tight));
-	put_real(o, "least_memory", c->bound_bytes);
+	set_real(o, "least_memory", c->bound_bytes);
 	json_object_set_new(o, "memory", memory);
-	json_object_set_new(o, "layout", json_layout(&c->l));
+	json_object_set_new(o, "layout", layout_json(&c->l));
 	if (r->trainer == BY_PT)
 		report_arguments(r, &c->l, given, &args);
 	else
@@ -291,22 +291,22 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 	json_t *all = json_object(), *rows = json_array();
 	scoped_str cluster = {0};
 	for (int64_t i = 0; i < min64(s->n, r->show); i++)
-		json_array_append_new(rows, json_choice(r, &s->best[i], given));
+		json_array_append_new(rows, choice_json(r, &s->best[i], given));
 	cluster_print(&r->cluster, &cluster);
 	json_object_set_new(all, "model", json_string(r->model));
 	json_object_set_new(all, "trainer", json_string(trainers[r->trainer]));
 	json_object_set_new(all, "dtype", json_string(precision_names[r->o->dtype]));
 	json_object_set_new(all, "cluster", json_string(cluster.s));
-	put_int(all, "batch", r->o->batch);
-	put_int(all, "context", r->m->c.context);
-	put_int(all, "hosts", r->hosts);
-	put_int(all, "ranks", r->ranks);
-	put_int(all, "memory_limit", r->limit);
-	put_int(all, "layouts", s->enumerated);
-	put_int(all, "fitting", s->fitting);
-	put_int(all, "planned", s->planned);
-	put_int(all, "refused", s->rejected);
-	put_real(all, "seconds", s->seconds);
+	set_int(all, "batch", r->o->batch);
+	set_int(all, "context", r->m->c.context);
+	set_int(all, "hosts", r->hosts);
+	set_int(all, "ranks", r->ranks);
+	set_int(all, "memory_limit", r->limit);
+	set_int(all, "layouts", s->enumerated);
+	set_int(all, "fitting", s->fitting);
+	set_int(all, "planned", s->planned);
+	set_int(all, "refused", s->rejected);
+	set_real(all, "seconds", s->seconds);
 	json_object_set_new(all, "results", rows);
 	scoped_ptr char *text = json_dumps(all, JSON_INDENT(2));
 	json_decref(all);

@@ -15,8 +15,6 @@ struct filter {
 	int64_t capacity;
 };
 
-/* ---- estimates ------------------------------------------------------------------------- */
-
 static void swap_choices(struct choice *a, struct choice *b)
 {
 	struct choice c = *a;
@@ -24,6 +22,7 @@ static void swap_choices(struct choice *a, struct choice *b)
 	*b = c;
 }
 
+/* Restores the heap below entry i, with the slowest layout first. */
 static void sift_down(struct choice *heap, int64_t n, int64_t i)
 {
 	for (int64_t child; (child = 2 * i + 1) < n; i = child) {
@@ -36,7 +35,8 @@ static void sift_down(struct choice *heap, int64_t n, int64_t i)
 	}
 }
 
-static void keep_choice(struct filter *f, const struct choice *c)
+/* Keeps a layout if it is among the f->capacity fastest. */
+static void keep_if_fast(struct filter *f, const struct choice *c)
 {
 	struct search *s = f->s;
 	if (s->n < f->capacity) {
@@ -63,9 +63,9 @@ static void set_sort_keys(const struct request *r, struct choice *c)
 }
 
 /* Estimates a layout, counts it, and keeps it if it fits and is among the fastest. */
-static void consider_layout(void *with, const struct layout *l)
+static void consider_layout(void *filter, const struct layout *l)
 {
-	struct filter *f = with;
+	struct filter *f = filter;
 	struct search *s = f->s;
 	struct choice c = {.l = *l};
 	if (!trainer_allows(f->r->trainer, f->r->m, l))
@@ -83,15 +83,15 @@ static void consider_layout(void *with, const struct layout *l)
 	c.bound_step = c.times.step;
 	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
 		s->least = c;
-	if (!exact_fits(f->r, &c.memory))
+	if (!fits_limit(f->r, &c.memory))
 		return;
 	s->fitting++;
 	set_sort_keys(f->r, &c);
-	keep_choice(f, &c);
+	keep_if_fast(f, &c);
 }
 
-/* Compares by the middle of the band of the time; layouts that may not fit come last. */
-static int by_middle(const void *a, const void *b)
+/* Orders by the middle of the band of the time; layouts that may not fit come last. */
+static int compare_likely(const void *a, const void *b)
 {
 	const struct choice *x = a, *y = b;
 	if (x->tight != y->tight)
@@ -99,10 +99,10 @@ static int by_middle(const void *a, const void *b)
 	return (x->likely_step > y->likely_step) - (x->likely_step < y->likely_step);
 }
 
-/* Compares layouts of other trainers by the middle of the band of their time. Ties, and layouts
+/* Orders layouts of other trainers by the middle of the band of their time. Ties, and layouts
  * without times, go by the fewest kinds of parallelism, the least sharding, no recomputation, and
  * the time or the memory. */
-static int by_likely(const void *a, const void *b)
+static int compare_other_trainers(const void *a, const void *b)
 {
 	const struct choice *c[2] = {a, b};
 	double cost[2][4];
@@ -124,20 +124,18 @@ static int by_likely(const void *a, const void *b)
 	       (c[0]->memory.total < c[1]->memory.total);
 }
 
-/* Sorts the layouts of other trainers; within 1 % of the fastest, all count as equally fast. */
-static void sort_likely(struct search *s)
+/* Sorts the layouts of other trainers. All within 1 % of the fastest count as equally fast. */
+static void sort_other_trainers(struct search *s)
 {
-	const double as_good = 1.01;
-	double least = INFINITY;
+	const double tie = 1.01;
+	double fastest = INFINITY;
 	for (int64_t i = 0; i < s->n; i++)
-		least = fmin(least, s->best[i].likely_step);
+		fastest = fmin(fastest, s->best[i].likely_step);
 	for (int64_t i = 0; i < s->n; i++)
-		if (s->best[i].likely_step <= as_good * least)
-			s->best[i].likely_step = least;
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_likely);
+		if (s->best[i].likely_step <= tie * fastest)
+			s->best[i].likely_step = fastest;
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), compare_other_trainers);
 }
-
-/* ---- plans ------------------------------------------------------------------------------ */
 
 /* Returns true if there is time for another plan. The first few plans may take longer. */
 static bool has_time(const struct request *r, double work, int64_t found)
@@ -146,11 +144,11 @@ static bool has_time(const struct request *r, double work, int64_t found)
 	return r->exact >= 0 || work <= (found < FEW ? MAX_WORK_OF_FEW : MAX_WORK);
 }
 
-/* Plans a layout, and drops it if it does not fit or pt-train rejects it. */
-static void plan_one(const struct request *r, struct search *s, struct choice *c)
+/* Plans a layout. Sets c->dropped if it does not fit or pt-train rejects it. */
+static void plan_choice(const struct request *r, struct search *s, struct choice *c)
 {
 	struct err e = {0};
-	if (r->exact < 0 ? exact_plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
+	if (r->exact < 0 ? plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
 		if (!s->rejected++)
 			s->rejection = e;
 		c->dropped = true;
@@ -158,20 +156,20 @@ static void plan_one(const struct request *r, struct search *s, struct choice *c
 	}
 	s->planned++;
 	s->extrapolated += c->planned == BY_FEWER_LAYERS;
-	c->dropped = !exact_fits(r, &c->memory);
+	c->dropped = !fits_limit(r, &c->memory);
 	set_sort_keys(r, c);
 }
 
-/* Plans the fastest layout whole if it was extrapolated, until the fastest one is planned whole and
- * fits. */
-static void plan_first(const struct request *r, struct search *s)
+/* Plans the fastest layout with all layers if it was extrapolated, until the fastest layout is
+ * planned so and fits. Removes layouts that do not fit. */
+static void replan_fastest(const struct request *r, struct search *s)
 {
 	enum { MAX_REPLANNED = 8 };
 	while (s->n && s->replanned < MAX_REPLANNED &&
 		s->best[0].planned == BY_FEWER_LAYERS) {
 		struct choice *c = s->best, before = *c;
 		struct err e = {0};
-		if (exact_plan(r, c, &e) || !exact_fits(r, &c->memory)) {
+		if (exact_plan(r, c, &e) || !fits_limit(r, &c->memory)) {
 			s->extrapolated--;
 			memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
 			continue;
@@ -182,7 +180,7 @@ static void plan_first(const struct request *r, struct search *s)
 			fmax(s->time_error, fabs(before.times.step / c->times.step - 1));
 		s->memory_error = fmax(
 			s->memory_error, fabs(before.memory.total / c->memory.total - 1));
-		for (; c + 1 < s->best + s->n && by_middle(c, c + 1) > 0; c++)
+		for (; c + 1 < s->best + s->n && compare_likely(c, c + 1) > 0; c++)
 			swap_choices(c, c + 1);
 	}
 }
@@ -200,32 +198,32 @@ static void insert_sorted(double *x, int64_t n, int64_t capacity, double value)
 
 /* Plans layouts in the order of their bounds until enough of them fit, or all other layouts are
  * bound to be slower than the listed ones. */
-static void plan_all(const struct filter *f)
+static void plan_in_order(const struct filter *f)
 {
 	enum { MAX_FOUND = 100 };   /* without --exact */
 	const double margin = 1.15; /* maximum ratio of a bound to its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
 	int64_t limit = r->exact > 0 ? r->exact : r->exact < 0 ? MAX_FOUND : s->n;
-	int64_t found = 0, sure = 0, i; /* sure: not tight */
+	int64_t n_found = 0, n_sure = 0, i; /* layouts that fit; of these, not tight */
 	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
 	bool skipped = false;
 	for (i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
-		double more = exact_work(r, &c->l, r->exact < 0);
-		if (r->exact < 0 && sure >= r->show &&
+		double next_work = planning_work(r, &c->l, r->exact < 0);
+		if (r->exact < 0 && n_sure >= r->show &&
 			c->likely_step >= margin * fastest[r->show - 1])
 			break;
-		if (found >= limit || !has_time(r, work + more, sure)) {
+		if (n_found >= limit || !has_time(r, work + next_work, n_sure)) {
 			skipped = true;
 			continue;
 		}
-		plan_one(r, s, c);
+		plan_choice(r, s, c);
 		work += c->work;
-		found += !c->dropped;
+		n_found += !c->dropped;
 		if (!c->dropped && !c->tight)
-			insert_sorted(
-				fastest, min64(sure++, r->show), r->show, c->likely_step);
+			insert_sorted(fastest, min64(n_sure++, r->show), r->show,
+				c->likely_step);
 	}
 	/* with --freeze a bound is scaled, and may exceed the plan */
 	s->proved = !skipped && !f->r->o->freeze.n && (i < s->n || s->n < f->capacity);
@@ -233,31 +231,31 @@ static void plan_all(const struct filter *f)
 }
 
 /* Keeps the layouts that were planned and fit, sorted by time. */
-static void plan_best(const struct filter *f)
+static void plan_and_sort(const struct filter *f)
 {
 	struct search *s = f->s;
 	int64_t n = 0;
-	plan_all(f);
+	plan_in_order(f);
 	for (int64_t i = 0; i < s->n; i++)
 		if (s->best[i].planned != BY_FORMULAS && !s->best[i].dropped)
 			s->best[n++] = s->best[i];
 	s->n = n;
-	qsort(s->best, (size_t)n, sizeof(*s->best), by_middle);
-	plan_first(f->r, s);
+	qsort(s->best, (size_t)n, sizeof(*s->best), compare_likely);
+	replan_fastest(f->r, s);
 }
 
 /* Values of --tile and --offload to try. */
-struct resort {
+struct settings_to_try {
 	int tile[5], offload[3];
 	int n_tiles, n_offloads;
 };
 
-/* Returns what to try if nothing fits: layers in pieces, and optimizer state or all state in the
- * memory of a GPU's host. A given setting is not changed. A CPU offloads to a directory, which
- * must be given. */
-static struct resort last_resort(const struct request *r)
+/* Returns the tiles and offloads to try if nothing fits: layers in pieces, and optimizer state or
+ * all state in the memory of a GPU's host. A given setting is not changed. A CPU offloads to a
+ * directory, which must be given. */
+static struct settings_to_try fallback_settings(const struct request *r)
 {
-	struct resort x = {
+	struct settings_to_try x = {
 		{0, 2, 4, 8, 16}, {OFFLOAD_NONE, OFFLOAD_OPTIMIZER, OFFLOAD_ALL}, 5, 3};
 	if (r->o->tile)
 		x.tile[0] = (int)r->o->tile;
@@ -270,7 +268,8 @@ static struct resort last_resort(const struct request *r)
 	return x;
 }
 
-static void search_space(struct filter *f, const struct resort *x)
+/* Enumerates all layouts with these tiles and offloads, and sorts the best ones into s->best. */
+static void search_space(struct filter *f, const struct settings_to_try *x)
 {
 	const struct request *r = f->r;
 	struct search *s = f->s;
@@ -286,14 +285,14 @@ static void search_space(struct filter *f, const struct resort *x)
 	s->n = 0;
 	visit_layouts(&space, consider_layout, f);
 	if (r->trainer != BY_PT) {
-		sort_likely(s);
+		sort_other_trainers(s);
 		return;
 	}
-	qsort(s->best, (size_t)s->n, sizeof(*s->best), by_middle);
-	plan_best(f);
+	qsort(s->best, (size_t)s->n, sizeof(*s->best), compare_likely);
+	plan_and_sort(f);
 }
 
-static struct filter filter_of(const struct request *r, struct search *s)
+static struct filter make_filter(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
 	f.capacity = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
@@ -309,29 +308,29 @@ static struct filter filter_of(const struct request *r, struct search *s)
 
 int search_run(const struct request *r, struct search *s, struct err *e)
 {
-	double began = clock_seconds();
-	struct filter f = filter_of(r, s);
-	const struct resort usual = {
+	double begin = clock_seconds();
+	struct filter f = make_filter(r, s);
+	const struct settings_to_try usual = {
 		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
 	*s = (struct search){.n = 0};
 	s->best = xcalloc((size_t)f.capacity, sizeof(*s->best));
 	search_space(&f, &usual);
-	bool found = s->enumerated;
-	const struct resort last = last_resort(r);
-	if (found && !s->n && r->trainer == BY_PT)
-		search_space(&f, &last);
-	bounds_free(&f.bounds);
-	s->seconds = clock_seconds() - began;
-	if (!found)
+	bool has_layouts = s->enumerated;
+	const struct settings_to_try fallback = fallback_settings(r);
+	if (has_layouts && !s->n && r->trainer == BY_PT)
+		search_space(&f, &fallback);
+	bounds_release(&f.bounds);
+	s->seconds = clock_seconds() - begin;
+	if (!has_layouts)
 		return err_set(e, EX_USAGE,
-			"no layout: %d ranks cannot divide a batch of %lld sequences%s%s",
+			"no layout found: %d ranks cannot divide a batch of %lld sequences%s%s",
 			r->ranks, (long long)r->o->batch,
 			r->trainer == BY_PT ? "" : " as this trainer does",
 			r->only.n ? " as --only requires" : "");
 	return 0;
 }
 
-void search_free(struct search *s)
+void search_release(struct search *s)
 {
 	free(s->best);
 	*s = (struct search){.n = 0};

@@ -34,7 +34,7 @@ static const struct setting settings[N_SETTINGS] = {
 };
 
 /* Returns the setting of "key=value", or N_SETTINGS. */
-static int setting_index(const char *word)
+static int setting_of_word(const char *word)
 {
 	int i = 0;
 	size_t n = strcspn(word, "=");
@@ -46,7 +46,7 @@ static int setting_index(const char *word)
 
 bool is_setting(const char *word)
 {
-	return setting_index(word) < N_SETTINGS;
+	return setting_of_word(word) < N_SETTINGS;
 }
 
 static int layout_value(const struct layout *l, const struct setting *s)
@@ -98,13 +98,11 @@ void layout_print(const struct layout *l, const struct train_opts *given, struct
 	}
 }
 
-/* ---- --only --------------------------------------------------------------------------------- */
-
 /* Returns the setting of a key of --only, or -1 with *e set. */
 static int find_setting(const char *key, struct err *e)
 {
 	const char *names[N_SETTINGS];
-	int at = setting_index(key);
+	int at = setting_of_word(key);
 	for (int i = 0; i < N_SETTINGS; i++)
 		names[i] = settings[i].key;
 	if (at < N_SETTINGS)
@@ -113,15 +111,16 @@ static int find_setting(const char *key, struct err *e)
 }
 
 /* Adds "key=value" of --only, which pt-train's option table parses. */
-static int add_item(struct only *o, char *item, struct err *e)
+static int add_only_item(struct only *o, char *item, struct err *e)
 {
 	struct train_opts one;
 	char name[] = "pt-train", *argv[] = {name, item, NULL};
 	char *equals = strchr(item, '=');
 	if (!equals)
-		return err_set(e, EX_USAGE, "only: '%s': give key=value", item);
+		return err_set(
+			e, EX_USAGE, "--only '%s': not a setting; give key=value", item);
 	if (o->n == MAX_ONLY)
-		return err_set(e, EX_USAGE, "only: more than %d values", MAX_ONLY);
+		return err_set(e, EX_USAGE, "--only: more than %d values", MAX_ONLY);
 	*equals = '\0';
 	int i = find_setting(item, e);
 	*equals = '=';
@@ -138,7 +137,7 @@ int only_parse(const char *text, struct only *o, struct err *e)
 	int rc = 0;
 	*o = (struct only){.n = 0};
 	for (char *item; !rc && *copy && (item = strsep(&rest, ","));)
-		rc = add_item(o, item, e);
+		rc = add_only_item(o, item, e);
 	free(copy);
 	return rc;
 }
@@ -152,25 +151,26 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 	return n;
 }
 
-/* A given --tile or --offload is kept. -1 and auto ask for a value, so they are not ignored. */
-bool setting_is_ignored(const struct only *o, const char *word)
+/* (A given --tile or --offload is used. -1 and auto ask for a value, so they are not ignored.) */
+bool is_setting_ignored(const struct only *o, const char *word)
 {
-	int i = setting_index(word), value[MAX_ONLY];
+	int i = setting_of_word(word), value[MAX_ONLY];
 	const char *text = word + strcspn(word, "=");
 	return i < N_SETTINGS && !settings[i].rare && strcmp(text, "=-1") &&
 	       strcmp(text, "=auto") && !only_values(o, (enum setting_kind)i, value);
 }
 
+/* Returns true if the layout has one of the values of each setting in --only. */
 bool only_allows(const struct only *o, const struct layout *l)
 {
-	bool named[N_SETTINGS] = {false}, allowed[N_SETTINGS] = {false};
+	bool is_named[N_SETTINGS] = {false}, is_allowed[N_SETTINGS] = {false};
 	for (int i = 0; i < o->n; i++) {
 		enum setting_kind k = o->item[i].kind;
-		named[k] = true;
-		allowed[k] |= o->item[i].value == layout_value(l, &settings[k]);
+		is_named[k] = true;
+		is_allowed[k] |= o->item[i].value == layout_value(l, &settings[k]);
 	}
 	for (int k = 0; k < N_SETTINGS; k++)
-		if (named[k] && !allowed[k])
+		if (is_named[k] && !is_allowed[k])
 			return false;
 	return true;
 }

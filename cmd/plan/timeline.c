@@ -7,12 +7,12 @@
 #include "parallel/parallel.h"
 
 /* The pipelines [first, first + n), which wait for each other. */
-struct group {
+struct pipeline_group {
 	int64_t first, n;
 };
 
 /* Returns true if a rank of a pipeline's stage is a straggler. */
-static bool is_slow(
+static bool has_straggler(
 	const struct choice *c, const struct straggling *x, int64_t pipeline, int stage)
 {
 	const struct philox_key key = {{(uint32_t)x->seed, PHILOX_STRAGGLE}};
@@ -27,26 +27,27 @@ static bool is_slow(
 }
 
 /* Sets the cost of a third of a micro-batch for each stage. Returns true if a stage is slow. */
-static bool draw_costs(
-	const struct choice *c, const struct straggling *x, struct group g, double *cost)
+static bool draw_costs(const struct choice *c, const struct straggling *x,
+	struct pipeline_group g, double *cost)
 {
 	const struct layout *l = &c->l;
 	int pp = l->degree[AXIS_PP];
 	double stage = (c->times.computation + c->times.exposed - c->times.rest) /
 		       ((double)l->n_micro * l->stages);
-	bool any = false;
+	bool has_slow = false;
 	for (int i = 0; i < pp; i++) {
-		bool slow = false;
-		for (int64_t k = 0; k < g.n && !slow; k++)
-			slow = is_slow(c, x, g.first + k, i);
-		any |= slow;
+		bool is_slow = false;
+		for (int64_t k = 0; k < g.n && !is_slow; k++)
+			is_slow = has_straggler(c, x, g.first + k, i);
+		has_slow |= is_slow;
 		for (int v = 0; v < l->stages; v++)
 			cost[schedule_rank_stage((enum schedule_kind)l->schedule, pp, i,
-				v)] = stage * (slow ? x->job->slow : 1) / 3;
+				v)] = stage * (is_slow ? x->job->slow : 1) / 3;
 	}
-	return any;
+	return has_slow;
 }
 
+/* Returns the seconds of a step. cost: [2][stages]: of a third of a micro-batch, and scratch. */
 static double simulate_step(const struct schedule *s, double *cost, struct timeline *t)
 {
 	int n = schedule_stages(s);
@@ -59,7 +60,7 @@ static double simulate_step(const struct schedule *s, double *cost, struct timel
 }
 
 /* Opens the schedule, and returns an array for the costs of its stages. */
-static double *open_schedule(const struct choice *c, struct schedule *s)
+static double *schedule_and_costs(const struct choice *c, struct schedule *s)
 {
 	enum { MAX_MICRO = 64 }; /* micro-batches that are drawn */
 	const struct layout *l = &c->l;
@@ -71,21 +72,22 @@ static double *open_schedule(const struct choice *c, struct schedule *s)
 	return xcalloc(2 * stages, sizeof(double));
 }
 
-void timeline_find(
+void straggled_step(
 	const struct choice *c, const struct straggling *x, struct straggled *out)
 {
 	const struct layout *l = &c->l;
 	struct schedule s;
 	struct timeline t;
-	scoped_ptr double *cost = open_schedule(c, &s);
-	int64_t all = (int64_t)l->degree[AXIS_DP] * l->degree[AXIS_FSDP];
-	struct group g = {0, x->together ? all : 1};
+	scoped_ptr double *cost = schedule_and_costs(c, &s);
+	int64_t n_pipelines = (int64_t)l->degree[AXIS_DP] * l->degree[AXIS_FSDP];
+	struct pipeline_group g = {0, x->together ? n_pipelines : 1};
 	const struct reliability calm = {.slow = 1};
 	draw_costs(c, &(struct straggling){.job = &calm}, g, cost);
-	double none = simulate_step(&s, cost, &t);
+	double calm_step = simulate_step(&s, cost, &t);
 	timeline_free(&t);
-	*out = (struct straggled){.pipelines = all, .without = none, .step = none};
-	for (; g.first < all; g.first += g.n) {
+	*out = (struct straggled){
+		.pipelines = n_pipelines, .without = calm_step, .step = calm_step};
+	for (; g.first < n_pipelines; g.first += g.n) {
 		if (!draw_costs(c, x, g, cost))
 			continue;
 		out->slow++;
@@ -99,15 +101,15 @@ void timeline_find(
 	schedule_free(&s);
 }
 
-void timeline_print(const struct request *r, const struct choice *c,
+void print_straggled_step(const struct request *r, const struct choice *c,
 	const struct straggling *x, int width, struct str *out)
 {
 	struct straggled found;
 	struct schedule s;
 	struct timeline t;
-	timeline_find(c, x, &found);
-	scoped_ptr double *cost = open_schedule(c, &s);
-	struct group g = {found.slowest, x->together ? found.pipelines : 1};
+	straggled_step(c, x, &found);
+	scoped_ptr double *cost = schedule_and_costs(c, &s);
+	struct pipeline_group g = {found.slowest, x->together ? found.pipelines : 1};
 	draw_costs(c, x, g, cost);
 	simulate_step(&s, cost, &t);
 	str_printf(out, "# a step of %d ranks in %lld pipelines", r->ranks,

@@ -6,8 +6,6 @@
 
 #include "parallel/parallel.h"
 
-/* ---- practices ------------------------------------------------------------------------------ */
-
 /* With fused kernels and flash attention, a block keeps both norms, queries, attention and its
  * output; gate, up and their elementwise product. Selective recomputation recomputes only
  * attention, or one matmul in two. */
@@ -90,7 +88,7 @@ void practice_init(enum trainer_kind kind, const struct train_opts *o, struct pr
 /* Returns true if Megatron can split the layers: stages have equally many layers, where the
  * embedding and the head may count as one each, and each round of an interleaved pipeline is
  * full. */
-static bool megatron_splits(const struct model *m, const struct layout *l)
+static bool megatron_can_split(const struct model *m, const struct layout *l)
 {
 	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
 	return (m->c.layers % stages == 0 || (m->c.layers + 2) % stages == 0) &&
@@ -100,25 +98,28 @@ static bool megatron_splits(const struct model *m, const struct layout *l)
 /* Returns the layers per stage, from which torchtitan derives the number of stages unless it is
  * the default, two per rank of an interleaved pipeline. The embedding and the head count as a
  * layer each. */
-static int64_t titan_layers(const struct model_config *c, const struct layout *l)
+static int64_t torchtitan_layers_per_stage(
+	const struct model_config *c, const struct layout *l)
 {
 	return ceil_div(c->layers + 2, (int64_t)l->degree[AXIS_PP] * l->stages);
 }
 
 /* Returns true if torchtitan gets these stages. PyTorch's interleaved schedule has rounds of
  * equally many micro-batches. */
-static bool titan_splits(const struct model *m, const struct layout *l)
+static bool torchtitan_can_split(const struct model *m, const struct layout *l)
 {
 	int64_t pp = l->degree[AXIS_PP], stages = pp * l->stages;
-	if (l->stages > 2 && ceil_div(m->c.layers + 2, titan_layers(&m->c, l)) != stages)
+	if (l->stages > 2 && ceil_div(m->c.layers + 2,
+				     torchtitan_layers_per_stage(&m->c, l)) != stages)
 		return false;
 	return l->stages == 1 || l->n_micro % max64(1, l->n_micro / pp) == 0;
 }
 
 bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct layout *l)
 {
-	bool kept = l->recompute == RECOMPUTE_NONE || l->recompute == RECOMPUTE_FULL;
-	int shared = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
+	bool is_all_or_none =
+		l->recompute == RECOMPUTE_NONE || l->recompute == RECOMPUTE_FULL;
+	int n_shards = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
 	if (kind == BY_PT)
 		return true;
 	if (l->tile || l->offload || schedule_kinds[l->schedule].splits_backward)
@@ -127,20 +128,18 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 	case BY_MEGATRON:
 		return l->zero != 2 && l->reshard != RESHARD_NO &&
 		       (l->zero < 3 || l->degree[AXIS_PP] == 1) &&
-		       (kept || l->recompute == RECOMPUTE_SELECTIVE) &&
-		       l->schedule != SCHEDULE_GPIPE && megatron_splits(m, l);
+		       (is_all_or_none || l->recompute == RECOMPUTE_SELECTIVE) &&
+		       l->schedule != SCHEDULE_GPIPE && megatron_can_split(m, l);
 	case BY_TORCHTITAN:
-		return (l->zero == 3 || shared == 1) && titan_splits(m, l) &&
-		       (kept || l->recompute == RECOMPUTE_MATMULS);
+		return (l->zero == 3 || n_shards == 1) && torchtitan_can_split(m, l) &&
+		       (is_all_or_none || l->recompute == RECOMPUTE_MATMULS);
 	default:
 		/* nanotron shards over all data-parallel ranks, or none */
-		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
+		return l->zero <= 1 && is_all_or_none && l->degree[AXIS_CP] == 1 &&
 		       (l->degree[AXIS_DP] == 1 || l->degree[AXIS_FSDP] == 1) &&
 		       l->schedule == SCHEDULE_1F1B;
 	}
 }
-
-/* ---- bands ---------------------------------------------------------------------------------- */
 
 bool trainer_has_times(enum trainer_kind kind)
 {
@@ -148,7 +147,7 @@ bool trainer_has_times(enum trainer_kind kind)
 }
 
 /* The bands are errors of few measurements, see pt-plan(1), or wider where there is none, as
- * trainer_times() describes. `across`: tensor parallelism spans hosts, or sequences are divided. */
+ * time_sources() describes. `across`: tensor parallelism spans hosts, or sequences are divided. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
@@ -160,12 +159,12 @@ struct band time_band(
 		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.9, 1.8}},
 	};
 	/* all of Megatron's published times are of float8 */
-	bool usual = (kind != BY_MEGATRON || float8) && l->degree[AXIS_CP] == 1 &&
-		     l->degree[AXIS_TP] <= host_ranks;
-	return usual ? bands[kind].usual : bands[kind].across;
+	bool is_usual = (kind != BY_MEGATRON || float8) && l->degree[AXIS_CP] == 1 &&
+			l->degree[AXIS_TP] <= host_ranks;
+	return is_usual ? bands[kind].usual : bands[kind].across;
 }
 
-const char *trainer_times(enum trainer_kind kind, const char *gpu)
+const char *time_sources(enum trainer_kind kind, const char *gpu)
 {
 	static const char *const text[N_TRAINERS] = {
 		[BY_PT] =
@@ -175,13 +174,13 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 			 "assumed for all else, such as bf16"),
 		[BY_TORCHTITAN] = "from torchtitan's published times on H100 and H200",
 	};
-	bool titan = kind == BY_PT || kind == BY_TORCHTITAN;
-	if (strcmp(gpu, "h100") && !(titan && !strcmp(gpu, "h200")))
+	bool is_like_torchtitan = kind == BY_PT || kind == BY_TORCHTITAN;
+	if (strcmp(gpu, "h100") && !(is_like_torchtitan && !strcmp(gpu, "h200")))
 		return NULL;
 	return text[kind];
 }
 
-const char *trainer_memories(enum trainer_kind kind)
+const char *memory_band_text(enum trainer_kind kind)
 {
 	static const char *const text[N_TRAINERS] = {
 		[BY_PT] = "memory of pt is within",
@@ -203,15 +202,13 @@ struct band memory_band(enum trainer_kind kind)
 	return bands[kind];
 }
 
-/* ---- arguments ------------------------------------------------------------------------------ */
-
 static void print_flag(struct str *out, const char *name, int64_t value)
 {
 	str_printf(out, " --%s %lld", name, (long long)value);
 }
 
-/* Prints the attention window, which counts the tokens before the current one. Layers with it are
- * given by "every Nth without", or by a list: [0]*28+[1]*4 is a window from layer 28 on. */
+/* Prints the attention window, which counts the tokens before the current one. Layers with a window
+ * are given by "every Nth without", or by a list: [0]*28+[1]*4 is a window from layer 28 on. */
 static void megatron_windows(const struct model_config *c, struct str *out)
 {
 	if (!c->window)
@@ -341,7 +338,7 @@ static void torchtitan_arguments(
 			schedules[l->schedule]);
 		if (l->stages > 2)
 			print_flag(out, "parallelism.pipeline_parallel_layers_per_stage",
-				titan_layers(&o->model, l));
+				torchtitan_layers_per_stage(&o->model, l));
 	}
 	if (l->zero == 3)
 		str_printf(out, " --parallelism.fsdp_reshard_after_forward %s",

@@ -8,14 +8,15 @@
 
 struct layout; /* plan/planner.h */
 
-/* What a block keeps per token in one mode of recomputation. Values of the type of matmuls: per
- * element of dim, of the keys, and of the hidden layer (gated or plain). Bytes: per head, and per
- * attention score. `whole`: values of size dim that tensor parallelism does not divide. */
+/* The activations that a block keeps per token in one mode of recomputation. */
 struct kept {
-	double dim, kv, gated, plain, heads, whole, scores;
+	/* values of the type of matmuls, per element of dim, of the keys, of the hidden layer */
+	double dim, kv, gated, plain;
+	double heads, scores; /* bytes per head, and per attention score */
+	double whole; /* values per element of dim that tensor parallelism does not divide */
 };
 
-/* How a trainer computes and stores. Bytes are per parameter or per element; 0: there is none.
+/* How a trainer computes and stores. Bytes are per parameter or per element; 0: none.
  * The values in trainers.c are fitted to published measurements. */
 struct practice {
 	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
@@ -60,9 +61,9 @@ struct band time_band(
 struct band memory_band(enum trainer_kind kind);
 /* Describes the measurements that the band of times is from; NULL: none were compared on this
  * GPU. */
-const char *trainer_times(enum trainer_kind kind, const char *gpu);
-/* Returns the words before the band of memory. */
-const char *trainer_memories(enum trainer_kind kind);
+const char *time_sources(enum trainer_kind kind, const char *gpu);
+/* Returns the text before the band of memory, such as "memory is within". */
+const char *memory_band_text(enum trainer_kind kind);
 /* Prints " --micro-batch-size 1 ...": the layout as options of the trainer. */
 void trainer_arguments(enum trainer_kind kind, const struct train_opts *o,
 	const struct model *m, const struct layout *l, struct str *out);

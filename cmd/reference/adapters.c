@@ -4,37 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- tables with the adapters' tensors -------------------------------------------------------- */
-
-/* Redirects a pointer from a tensor to its copy. */
-static void move_pointer(struct tensor **t, const struct tensor *from, struct tensor *to)
+/* Redirects a pointer into the table `from` to the same tensor in the table `to`. */
+static void move_tensor_pointer(
+	struct tensor **t, const struct tensor *from, struct tensor *to)
 {
 	if (*t)
 		*t = to + (*t - from);
 }
 
-static void move_block(
+static void move_block_pointers(
 	struct block_tensors *b, const struct tensor *from, struct tensor *to)
 {
 	for (int i = 0; i < SUBLAYERS; i++) {
 		struct sublayer_tensors *s = &b->sub[i];
-		move_pointer(&s->norm, from, to);
-		move_pointer(&s->norm_bias, from, to);
-		move_pointer(&s->post_norm, from, to);
-		move_pointer(&s->out, from, to);
-		move_pointer(&s->bias, from, to);
+		move_tensor_pointer(&s->norm, from, to);
+		move_tensor_pointer(&s->norm_bias, from, to);
+		move_tensor_pointer(&s->post_norm, from, to);
+		move_tensor_pointer(&s->out, from, to);
+		move_tensor_pointer(&s->bias, from, to);
 		for (int k = 0; k < SUBLAYER_INPUTS; k++) {
-			move_pointer(&s->in[k], from, to);
-			move_pointer(&s->in_bias[k], from, to);
-			move_pointer(&s->in_norm[k], from, to);
+			move_tensor_pointer(&s->in[k], from, to);
+			move_tensor_pointer(&s->in_bias[k], from, to);
+			move_tensor_pointer(&s->in_norm[k], from, to);
 		}
 	}
 	for (int i = 0; i < b->n_operands; i++)
-		move_pointer(&b->operand[i], from, to);
+		move_tensor_pointer(&b->operand[i], from, to);
 }
 
 /* Appends n tensors to the model's table. */
-static void add_tensors(struct model *m, const struct tensor *added, int n)
+static void append_tensors(struct model *m, const struct tensor *added, int n)
 {
 	struct tensor *from = m->tensors;
 	struct tensor *to = xcalloc((size_t)(m->n_tensors + n), sizeof(*to));
@@ -43,85 +42,83 @@ static void add_tensors(struct model *m, const struct tensor *added, int n)
 	struct tensor **const all[] = {
 		&m->tokens, &m->positions, &m->norm, &m->norm_bias, &m->output};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		move_pointer(all[i], from, to);
+		move_tensor_pointer(all[i], from, to);
 	for (int64_t l = 0; l < m->c.layers; l++)
-		move_block(&m->blocks[l], from, to);
+		move_block_pointers(&m->blocks[l], from, to);
 	m->tensors = to;
 	m->n_tensors += n;
 	free(from);
 }
 
-/* ---- products ------------------------------------------------------------------------------- */
-
 /* Sets sum[columns of A] to row o of B A. */
-static void product_row(
+static void adapter_product_row(
 	const struct weights *w, const struct adapter *x, int64_t o, double *sum)
 {
 	const struct tensor *a = &w->m.tensors[x->a];
 	const int64_t rank = a->dims[0], columns = a->dims[1];
 	memset(sum, 0, (size_t)columns * sizeof(*sum));
 	for (int64_t r = 0; r < rank; r++) {
-		const double by = (double)w->w[x->b][o * rank + r];
+		const double factor = (double)w->w[x->b][o * rank + r];
 		const float *row = w->w[x->a] + r * columns;
 		for (int64_t i = 0; i < columns; i++)
-			sum[i] += by * (double)row[i];
+			sum[i] += factor * (double)row[i];
 	}
 }
 
-/* Adds `by` times B A to an adapter's matrices, as floats or doubles; one of both is NULL. */
-static void add_product(const struct weights *w, const struct adapter *x, double by,
-	float **floats, double **wide)
+/* Adds factor times B A to an adapter's matrices, as floats or as doubles; the other one is
+ * NULL. */
+static void add_adapter_product(const struct weights *w, const struct adapter *x,
+	double factor, float **floats, double **doubles)
 {
 	const int64_t columns = w->m.tensors[x->a].dims[1];
 	double *sum = xmalloc((size_t)columns * sizeof(*sum));
 	int64_t o = 0;
 	for (int p = 0; p < x->n_parts; p++)
 		for (int64_t r = 0; r < w->m.tensors[x->part[p]].dims[0]; r++, o++) {
-			product_row(w, x, o, sum);
+			adapter_product_row(w, x, o, sum);
 			for (int64_t i = 0, at = r * columns; i < columns; i++, at++)
-				if (wide)
-					wide[x->part[p]][at] += by * sum[i];
+				if (doubles)
+					doubles[x->part[p]][at] += factor * sum[i];
 				else if (floats)
 					floats[x->part[p]][at] =
 						(float)((double)floats[x->part[p]][at] +
-							by * sum[i]);
+							factor * sum[i]);
 		}
 	free(sum);
 }
 
-void weights_adapt(struct weights *w, struct adapter *adapters, int n,
+void weights_add_adapters(struct weights *w, struct adapter *adapters, int n,
 	const struct tensor *tensors, float **values)
 {
-	const int own = w->m.n_tensors;
-	add_tensors(&w->m, tensors, 2 * n);
+	const int n_own = w->m.n_tensors;
+	append_tensors(&w->m, tensors, 2 * n);
 	w->w = xrealloc(w->w, (size_t)w->m.n_tensors * sizeof(*w->w));
-	memcpy(w->w + own, values, (size_t)(2 * n) * sizeof(*w->w));
+	memcpy(w->w + n_own, values, (size_t)(2 * n) * sizeof(*w->w));
 	w->adapters = adapters;
 	w->n_adapters = n;
 	for (int k = 0; k < n; k++)
-		add_product(w, &adapters[k], adapters[k].scale, w->w, NULL);
+		add_adapter_product(w, &adapters[k], adapters[k].scale, w->w, NULL);
 }
 
-void adapters_rescale(const struct weights *w, double by, double **values)
+void adapters_rescale(const struct weights *w, double factor, double **values)
 {
 	for (int k = 0; k < w->n_adapters; k++)
-		add_product(w, &w->adapters[k], (by - 1) * w->adapters[k].scale, NULL,
-			values);
+		add_adapter_product(w, &w->adapters[k],
+			(factor - 1) * w->adapters[k].scale, NULL, values);
 }
 
-/* ---- gradients -------------------------------------------------------------------------------- */
-
-void adapters_want(const struct weights *w, const bool *wanted, bool *own)
+void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *needed)
 {
 	for (int k = 0; k < w->n_adapters; k++) {
 		const struct adapter *x = &w->adapters[k];
 		for (int p = 0; p < x->n_parts; p++)
-			own[x->part[p]] |= !wanted || wanted[x->a] || wanted[x->b];
+			needed[x->part[p]] |= !wanted || wanted[x->a] || wanted[x->b];
 	}
 }
 
-/* Computes dA = scale B^T dW and dB = scale dW A^T. */
-static void differentiate(
+/* Sets the sums of A and B from the sums of their matrices: dA = scale B^T dW, dB = scale dW
+ * A^T. */
+static void differentiate_adapter(
 	const struct weights *w, const struct adapter *x, double scale, double **sums)
 {
 	const struct tensor *a = &w->m.tensors[x->a], *b = &w->m.tensors[x->b];
@@ -134,11 +131,11 @@ static void differentiate(
 			for (int64_t r = 0; r < rank; r++) {
 				const double *dw = sums[x->part[p]] + k * columns;
 				const float *row = w->w[x->a] + r * columns;
-				const double by =
+				const double factor =
 					scale * (double)w->w[x->b][o * rank + r];
 				double sum = 0;
 				for (int64_t i = 0; i < columns; i++) {
-					da[r * columns + i] += by * dw[i];
+					da[r * columns + i] += factor * dw[i];
 					sum += dw[i] * (double)row[i];
 				}
 				db[o * rank + r] = scale * sum;
@@ -147,16 +144,16 @@ static void differentiate(
 	sums[x->b] = db;
 }
 
-void adapters_gradients(
-	const struct weights *w, const bool *wanted, double by, double **sums)
+void adapt_gradients(
+	const struct weights *w, const bool *wanted, double factor, double **sums)
 {
-	const int own = own_tensors(w);
+	const int n_own = own_tensors(w);
 	for (int k = 0; k < w->n_adapters; k++) {
 		const struct adapter *x = &w->adapters[k];
 		if (!wanted || wanted[x->a] || wanted[x->b])
-			differentiate(w, x, by * x->scale, sums);
+			differentiate_adapter(w, x, factor * x->scale, sums);
 	}
-	for (int i = 0; w->n_adapters && i < own; i++) {
+	for (int i = 0; w->n_adapters && i < n_own; i++) {
 		free(sums[i]);
 		sums[i] = NULL;
 	}

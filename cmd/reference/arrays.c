@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Any file may have ELEMENTS_ANYWAY elements; up to MAX_ELEMENTS if it has as many bytes. */
 enum { MAX_BYTES = 1 << 29, MAX_ELEMENTS = 1 << 26, ELEMENTS_ANYWAY = 1 << 22 };
 
 /* Converts little-endian integers; `code` as in NumPy's descr: u2, i4, ... */
@@ -30,6 +31,7 @@ static void convert_integers(
 	}
 }
 
+/* Converts the bits of a float of a type such as "f2" or "b2" (bf16). */
 static double float_from_bits(uint64_t x, const char *code)
 {
 	const int sign = code[1] == '8' ? 63 : code[1] == '4' ? 31 : 15;
@@ -62,19 +64,19 @@ static void convert_floats(
 	}
 }
 
-static bool is_float(const char *code)
+static bool is_float_code(const char *code)
 {
 	return (code[0] == 'f' && code[1] && strchr("248", code[1])) ||
 	       !strcmp(code, "b2");
 }
 
-static bool is_code(const char *code)
+static bool is_integer_code(const char *code)
 {
 	return (code[0] == 'i' || code[0] == 'u') && code[1] && strchr("1248", code[1]);
 }
 
-/* Returns the number of elements, and subtracts it from all->left; -1: too many. */
-static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
+/* Returns an array's number of elements, and subtracts it from all->left; -1: too many. */
+static int64_t reserve_elements(struct int_arrays *all, const struct int_array *a)
 {
 	int64_t n = 1;
 	for (int i = 0; i < a->ndim; i++) {
@@ -86,21 +88,23 @@ static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
 	return n;
 }
 
-static int report_too_large(const struct int_array *a, const char *path, struct err *e)
+static int array_too_large(const struct int_array *a, const char *path, struct err *e)
 {
 	struct str shape = {0};
 	for (int i = 0; i < a->ndim; i++)
 		str_printf(&shape, "%s%lld", i ? ", " : "", (long long)a->dims[i]);
 	err_set(e, EX_DATAERR,
-		"%s: %s%san array of [%s] cannot be a batch: it is empty, or the arrays have more elements "
-		"than the file has bytes",
+		"%s: %s%san array of [%s] cannot be a batch: it is empty, "
+		"or has more elements than the "
+		"file has bytes",
 		path, a->name, *a->name ? ": " : "", shape.s ? shape.s : "");
 	str_free(&shape);
 	return -1;
 }
 
-/* Sets a->v if all values of a->x are integers. Keeps a->x only for types of floats. */
-static void set_integers(struct int_array *a, int64_t n, bool floats)
+/* Sets a->v if all values of a->x are integers. Then frees a->x, unless the type is a float
+ * type. */
+static void set_integers(struct int_array *a, int64_t n, bool is_float)
 {
 	int64_t j = 0;
 	a->v = xmalloc((size_t)n * sizeof(*a->v));
@@ -109,7 +113,7 @@ static void set_integers(struct int_array *a, int64_t n, bool floats)
 	if (j < n) {
 		free(a->v);
 		a->v = NULL;
-	} else if (!floats) {
+	} else if (!is_float) {
 		free(a->x);
 		a->x = NULL;
 	}
@@ -119,15 +123,15 @@ static void set_integers(struct int_array *a, int64_t n, bool floats)
 static int add_array(struct int_arrays *all, struct int_array *a, const char *bytes,
 	size_t n_bytes, const char *code, const char *path, struct err *e)
 {
-	int64_t n = take_elements(all, a);
-	if (!is_code(code) && !is_float(code))
+	int64_t n = reserve_elements(all, a);
+	if (!is_integer_code(code) && !is_float_code(code))
 		return err_set(e, EX_DATAERR,
-			"%s: type %s is not supported; types of integers and floats are",
+			"%s: type '%s' is not supported; save the array as integers or floats",
 			path, code);
 	if (n < 0 || (size_t)n * (size_t)(code[1] - '0') != n_bytes)
-		return err_set(e, EX_DATAERR, "%s: its %zu bytes do not match its shape",
+		return err_set(e, EX_DATAERR, "%s: %zu bytes do not match the shape",
 			path, n_bytes);
-	if (is_float(code)) {
+	if (is_float_code(code)) {
 		a->x = xmalloc((size_t)n * sizeof(*a->x));
 		convert_floats(a->x, (const unsigned char *)bytes, n, code);
 		set_integers(a, n, true);
@@ -157,8 +161,8 @@ static int parse_shape(struct int_array *a, const char *s)
 /* Returns a key's value in the header of a .npy file, a Python dictionary; "" if missing. */
 static const char *header_value(const char *header, const char *key)
 {
-	const char *at = strstr(header, key);
-	return at ? at + strlen(key) + strspn(at + strlen(key), ": '(<|=") : "";
+	const char *found = strstr(header, key);
+	return found ? found + strlen(key) + strspn(found + strlen(key), ": '(<|=") : "";
 }
 
 static int read_npy(
@@ -167,24 +171,25 @@ static int read_npy(
 	struct int_array a = {.name = ""};
 	const unsigned char *p = (const unsigned char *)s->s;
 	if (s->len < 12)
-		return err_set(e, EX_DATAERR, "%s: truncated", path);
-	size_t at = p[6] == 1 ? 10 : 12, len = p[8] | (size_t)p[9] << 8;
+		return err_set(e, EX_DATAERR, "%s: truncated header", path);
+	size_t begin = p[6] == 1 ? 10 : 12, len = p[8] | (size_t)p[9] << 8;
 	if (p[6] > 1)
 		len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
-	if (len > s->len - at)
-		return err_set(e, EX_DATAERR, "%s: its header is truncated", path);
+	if (len > s->len - begin)
+		return err_set(e, EX_DATAERR, "%s: truncated header", path);
 	char *header = xmalloc(len + 1), code[3] = "";
-	memcpy(header, s->s + at, len);
+	memcpy(header, s->s + begin, len);
 	header[len] = '\0';
 	const char *descr = header_value(header, "'descr'");
-	bool big = strstr(header, "'>") != NULL;
+	bool big_endian = strstr(header, "'>") != NULL;
 	bool fortran = *header_value(header, "'fortran_order'") == 'T';
 	int rc = parse_shape(&a, header_value(header, "'shape'"));
 	snprintf(code, sizeof(code), "%.2s", descr);
-	if (rc || big || (fortran && a.ndim > 1))
+	if (rc || big_endian || (fortran && a.ndim > 1))
 		rc = err_set(e, EX_DATAERR,
 			"%s: only little-endian arrays in C order are supported", path);
-	rc = rc || add_array(all, &a, s->s + at + len, s->len - at - len, code, path, e);
+	rc = rc ||
+	     add_array(all, &a, s->s + begin + len, s->len - begin - len, code, path, e);
 	free(header);
 	return rc ? -1 : 0;
 }
@@ -197,8 +202,9 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 		return err_set(e, EX_USAGE,
 			"%s: plain integers need --shape SEQUENCES,LENGTH+1", path);
 	if (parse_shape(&a, shape))
-		return err_set(
-			e, EX_USAGE, "--shape: '%s' is not a list of sizes", shape);
+		return err_set(e, EX_USAGE,
+			"--shape '%s': not a list of sizes; give SEQUENCES,LENGTH+1",
+			shape);
 	const char code[3] = {
 		text_ends(path, ".u16") || text_ends(path, ".u32") ? 'u' : 'i',
 		text_ends(path, "16")	? '2'
@@ -234,7 +240,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 		a.ndim = a.ndim > ARRAY_MAX_DIMS ? ARRAY_MAX_DIMS : a.ndim;
 		memcpy(a.dims, t->dims, (size_t)a.ndim * sizeof(*a.dims));
 		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
-			rc = report_too_large(&a, path, e);
+			rc = array_too_large(&a, path, e);
 			break;
 		}
 		char *bytes = xmalloc((size_t)t->n_bytes + 1);
@@ -247,7 +253,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	return rc ? -1 : 0;
 }
 
-/* Reads the tensors of a torch.save() file that have dimensions. Doubles are exact up to 2^53. */
+/* Appends the tensors of a torch.save() file that have dimensions. Doubles are exact up to 2^53. */
 static int read_torch(struct int_arrays *all, const struct container *c, const char *path,
 	struct err *e)
 {
@@ -260,9 +266,9 @@ static int read_torch(struct int_arrays *all, const struct container *c, const c
 			continue;
 		snprintf(a.name, sizeof(a.name), "%s", t->name);
 		memcpy(a.dims, t->dims, (size_t)t->ndim * sizeof(*a.dims));
-		int64_t n = take_elements(all, &a);
+		int64_t n = reserve_elements(all, &a);
 		if (n < 0) {
-			rc = report_too_large(&a, path, e);
+			rc = array_too_large(&a, path, e);
 			break;
 		}
 		a.x = xmalloc((size_t)n * sizeof(*a.x));
@@ -305,7 +311,7 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	return rc;
 }
 
-void arrays_free(struct int_arrays *a)
+void arrays_release(struct int_arrays *a)
 {
 	for (int i = 0; i < a->n; i++) {
 		free(a->arrays[i].v);

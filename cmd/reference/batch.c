@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what the arrays of a file are ---------------------------------------------------- */
-
 enum role { INPUTS, LABELS, POSITIONS, MASK, WEIGHTS, ROLES };
 struct roles {
 	const struct int_array *arrays[ROLES]; /* NULL: missing in the file */
@@ -22,17 +20,18 @@ static const char *const role_names[ROLES][7] = {
 };
 
 /* Returns the name after the last dot. */
-static const char *last_name(const struct int_array *a)
+static const char *name_after_dot(const struct int_array *a)
 {
 	const char *dot = strrchr(a->name, '.');
 	return dot ? dot + 1 : a->name;
 }
 
-static int named_role(const struct int_array *a)
+/* Returns the role that an array's name has; ROLES: none. */
+static int role_of_name(const struct int_array *a)
 {
 	for (int r = 0; r < ROLES; r++)
 		for (int i = 0; role_names[r][i]; i++)
-			if (!strcmp(last_name(a), role_names[r][i]))
+			if (!strcmp(name_after_dot(a), role_names[r][i]))
 				return r;
 	return ROLES;
 }
@@ -40,17 +39,17 @@ static int named_role(const struct int_array *a)
 /* Returns true for a name that is empty or an index in a list. */
 static bool is_unnamed(const struct int_array *a)
 {
-	const char *name = last_name(a);
+	const char *name = name_after_dot(a);
 	return name[strspn(name, "0123456789")] == '\0';
 }
 
-/* Returns the length of the last dimension. All other dimensions count as rows. */
-static int64_t row_length(const struct int_array *a)
+/* Returns the size of the last dimension. All other dimensions count as rows. */
+static int64_t columns_of(const struct int_array *a)
 {
 	return a->dims[a->ndim - 1];
 }
 
-static int64_t row_count(const struct int_array *a)
+static int64_t rows_of(const struct int_array *a)
 {
 	int64_t n = 1;
 	for (int i = 0; i + 1 < a->ndim; i++)
@@ -58,9 +57,9 @@ static int64_t row_count(const struct int_array *a)
 	return n;
 }
 
-static bool hides_tokens(const struct int_array *mask)
+static bool mask_hides_tokens(const struct int_array *mask)
 {
-	for (int64_t i = 0; i < row_count(mask) * row_length(mask); i++)
+	for (int64_t i = 0; i < rows_of(mask) * columns_of(mask); i++)
 		if (mask->v ? !mask->v[i] : !(mask->x[i] > 0))
 			return true;
 	return false;
@@ -69,23 +68,23 @@ static bool hides_tokens(const struct int_array *mask)
 /* Assigns roles. Unnamed arrays are inputs, labels and positions, in this order; an
  * unnamed array of floats is the weights. A single array with an unknown name is the
  * inputs. A file may have only weights. */
-static int find_roles(
+static int assign_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
 	*r = (struct roles){0};
 	for (int i = 0; i < a->n; i++) {
-		int role = named_role(&a->arrays[i]);
+		int role = role_of_name(&a->arrays[i]);
 		if (role < ROLES && r->arrays[role])
 			return err_set(e, EX_DATAERR,
 				"%s has several arrays of %s; give one file per micro-batch",
 				path, role_names[role][0]);
 		if (role < ROLES)
 			r->arrays[role] = &a->arrays[i];
-		if (!strcmp(last_name(&a->arrays[i]), "attention_mask") &&
-			hides_tokens(&a->arrays[i]))
+		if (!strcmp(name_after_dot(&a->arrays[i]), "attention_mask") &&
+			mask_hides_tokens(&a->arrays[i]))
 			return err_set(e, EX_UNAVAILABLE,
-				"%s: its attention_mask hides tokens, as padding does: "
-				"this is not supported",
+				"%s: attention_mask hides tokens, such as padding, which "
+				"is not supported",
 				path);
 	}
 	for (int i = 0, next = INPUTS; i < a->n; i++) {
@@ -103,60 +102,62 @@ static int find_roles(
 		return 0;
 	if (!in)
 		return err_set(e, EX_DATAERR,
-			"%s: no array of integers can be the inputs", path);
+			"%s: inputs not found; name an array of integers input_ids",
+			path);
 	for (int k = INPUTS; k < WEIGHTS; k++)
 		if (r->arrays[k] && !r->arrays[k]->v)
 			return err_set(e, EX_DATAERR,
-				"%s: %s has values that are not integers", path,
+				"%s: array %s has values that are not integers", path,
 				role_names[k][0]);
 	for (int k = LABELS; k < WEIGHTS; k++)
-		if (r->arrays[k] && (row_length(r->arrays[k]) != row_length(in) ||
-					    row_count(r->arrays[k]) != row_count(in)))
+		if (r->arrays[k] && (columns_of(r->arrays[k]) != columns_of(in) ||
+					    rows_of(r->arrays[k]) != rows_of(in)))
 			return err_set(e, EX_DATAERR,
-				"%s: the shape of %s differs from the inputs", path,
-				role_names[k][0]);
+				"%s: the shape of array %s differs from the shape of the inputs",
+				path, role_names[k][0]);
 	return 0;
 }
-
-/* ---- sequences ------------------------------------------------------------------------ */
 
 static int set_token(int32_t *out, int64_t x, const char *path, struct err *e)
 {
 	*out = (int32_t)x;
 	if (x >= 0 && x < INT32_MAX)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: %lld is not a token", path, (long long)x);
+	return err_set(
+		e, EX_DATAERR, "%s: token %lld is out of range", path, (long long)x);
 }
 
 /* Returns how far labels are ahead of the inputs: 1, or 0 as in Hugging Face; -1: neither. */
-static int shift_of(const struct roles *r)
+static int label_shift(const struct roles *r)
 {
 	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS];
 	const struct int_array *pos = r->arrays[POSITIONS];
-	int64_t n = row_length(in), off[2] = {0};
-	for (int64_t i = 0; i < row_count(in); i++)
+	int64_t n = columns_of(in), n_wrong[2] = {0};
+	for (int64_t i = 0; i < rows_of(in); i++)
 		for (int64_t t = 0; t + 1 < n; t++) {
 			int64_t label = labels->v[i * n + t];
 			/* (a document's last label is its end token, which is not an input) */
 			if (pos && !pos->v[i * n + t + 1])
 				continue;
-			off[0] += label >= 0 && label != in->v[i * n + t];
-			off[1] += label >= 0 && label != in->v[i * n + t + 1];
+			n_wrong[0] += label >= 0 && label != in->v[i * n + t];
+			n_wrong[1] += label >= 0 && label != in->v[i * n + t + 1];
 		}
-	return !off[1] ? 1 : !off[0] ? 0 : -1;
+	return !n_wrong[1] ? 1 : !n_wrong[0] ? 0 : -1;
 }
 
-static int reserve_rows(struct token_batch *b, int64_t length, int64_t more,
+/* Makes space for n_more sequences, which must be as long as the batch's. */
+static int reserve_sequences(struct token_batch *b, int64_t length, int64_t n_more,
 	const char *path, struct err *e)
 {
 	if (b->n && length != b->length)
 		return err_set(e, EX_DATAERR,
-			"%s: sequences have %lld positions, but %lld in the files before",
+			"%s: sequences have %lld positions, but %lld in the preceding files",
 			path, (long long)length, (long long)b->length);
 	if (length < 1)
-		return err_set(e, EX_DATAERR, "%s: no position has a target", path);
+		return err_set(e, EX_DATAERR,
+			"%s: sequences of one token have no targets", path);
 	b->length = length;
-	size_t n_bytes = (size_t)((b->n + more) * length) * sizeof(int32_t);
+	size_t n_bytes = (size_t)((b->n + n_more) * length) * sizeof(int32_t);
 	int32_t **const all[] = {&b->tokens, &b->targets, &b->pos, &b->start};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		*all[i] = xrealloc(*all[i], n_bytes);
@@ -167,33 +168,34 @@ static int reserve_rows(struct token_batch *b, int64_t length, int64_t more,
 static int set_positions(struct token_batch *b, int64_t i, const int64_t *pos,
 	const struct batch_opts *o, const char *path, struct err *e)
 {
-	int64_t begin = 0, at = i * b->length;
+	int64_t begin = 0, offset = i * b->length;
 	for (int64_t t = 0; t < b->length; t++) {
-		bool ended = o->end >= 0 && t && b->tokens[at + t - 1] == o->end;
-		if (t && (pos ? pos[t] == 0 : ended))
+		bool after_end = o->end >= 0 && t && b->tokens[offset + t - 1] == o->end;
+		if (t && (pos ? pos[t] == 0 : after_end))
 			begin = t;
 		int64_t p = pos ? pos[t] : t - begin;
 		if (p < 0 || p > INT32_MAX / 2)
-			return err_set(e, EX_DATAERR, "%s: %lld is not a position", path,
-				(long long)p);
-		b->pos[at + t] = (int32_t)p;
-		b->start[at + t] = (int32_t)begin;
+			return err_set(e, EX_DATAERR, "%s: position %lld is out of range",
+				path, (long long)p);
+		b->pos[offset + t] = (int32_t)p;
+		b->start[offset + t] = (int32_t)begin;
 		b->documents |= begin > 0;
 	}
 	return 0;
 }
 
-static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int shift,
-	const char *path, struct err *e)
+/* Sets tokens and targets of the next sequence from row i of the arrays. */
+static int append_sequence(struct token_batch *b, const struct roles *r, int64_t i,
+	int shift, const char *path, struct err *e)
 {
 	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS],
 			       *mask = r->arrays[MASK];
-	int64_t n = row_length(in), at = b->n * b->length;
-	const int64_t *from = (labels ? labels : in)->v + i * n;
+	int64_t n = columns_of(in), at = b->n * b->length;
+	const int64_t *labels_row = (labels ? labels : in)->v + i * n;
 	for (int64_t t = 0; t < b->length; t++) {
 		int64_t ahead = t + (labels && shift ? 0 : 1);
-		bool counts = ahead < n && (!mask || mask->v[i * n + t]);
-		int64_t target = counts ? from[ahead] : -1;
+		bool is_target = ahead < n && (!mask || mask->v[i * n + t]);
+		int64_t target = is_target ? labels_row[ahead] : -1;
 		if (set_token(&b->tokens[at + t], in->v[i * n + t], path, e) ||
 			(target >= 0 && set_token(&b->targets[at + t], target, path, e)))
 			return -1;
@@ -205,110 +207,109 @@ static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int 
 	return 0;
 }
 
-/* ---- weights -------------------------------------------------------------------------- */
-
-/* State of the weights, which may come in later files than the tokens. */
+/* Progress of the weights, which may come in later files than the tokens. */
 struct weight_rows {
-	int64_t n;
+	int64_t n; /* sequences that have weights */
 	/* Offset of the labels in arrays with one element per label: position t has
 	 * element t + ahead. -1: it differs between files. */
 	int ahead;
 };
 
 /* Appends weights [rows][labels], or without sequences' first labels, which are not targets. */
-static int add_weights(struct token_batch *b, struct weight_rows *all,
+static int append_weights(struct token_batch *b, struct weight_rows *done,
 	const struct int_array *a, const char *path, struct err *e)
 {
-	const int64_t length = b->length, columns = row_length(a), more = row_count(a);
+	const int64_t length = b->length, columns = columns_of(a), n_rows = rows_of(a);
 	/* (windows have one more token than positions; Hugging Face's labels have as many) */
 	const bool per_label =
-		all->ahead ? columns == length + (all->ahead > 1) : columns == length;
-	const int64_t ahead = per_label ? all->ahead > 0 : 0;
+		done->ahead ? columns == length + (done->ahead > 1) : columns == length;
+	const int64_t ahead = per_label ? done->ahead > 0 : 0;
 	if (!b->n)
 		return err_set(e, EX_DATAERR,
 			"%s has weights but no tokens; give the files with the tokens first",
 			path);
-	if (all->ahead < 0)
+	if (done->ahead < 0)
 		return err_set(e, EX_DATAERR,
-			"%s: the labels of the files before have different forms; put the "
+			"%s: the labels of preceding files have different forms; put the "
 			"weights into the files with the tokens",
 			path);
-	if (!per_label && columns != (all->ahead == 1 ? length - 1 : length))
+	if (!per_label && columns != (done->ahead == 1 ? length - 1 : length))
 		return err_set(e, EX_DATAERR,
 			"%s: weights have %lld columns, but sequences have %lld positions",
 			path, (long long)columns, (long long)length);
-	if (more > b->n - all->n)
+	if (n_rows > b->n - done->n)
 		return err_set(e, EX_DATAERR,
-			"%s: weights of %lld sequences, but only %lld sequences have no "
-			"weights yet",
-			path, (long long)more, (long long)(b->n - all->n));
+			"%s has weights of %lld sequences, but only %lld sequences still "
+			"lack weights",
+			path, (long long)n_rows, (long long)(b->n - done->n));
 	size_t n_bytes = (size_t)(b->n * length) * sizeof(*b->weights);
 	b->weights = xrealloc(b->weights, n_bytes);
-	for (int64_t i = 0; i < more * length; i++) {
-		int64_t from = i % length + ahead, at = all->n * length + i;
+	for (int64_t i = 0; i < n_rows * length; i++) {
+		int64_t from = i % length + ahead, at = done->n * length + i;
 		int64_t k = i / length * columns + from;
-		bool counts = b->targets[at] >= 0 && from < columns;
-		double x = !counts ? 0 : a->x ? a->x[k] : (double)a->v[k];
+		bool is_target = b->targets[at] >= 0 && from < columns;
+		double x = !is_target ? 0 : a->x ? a->x[k] : (double)a->v[k];
 		if (!(fabs(x) <= 1e30))
-			return err_set(e, EX_DATAERR, "%s: %g is not a weight", path, x);
+			return err_set(e, EX_DATAERR,
+				"%s: weight %g is not a finite number up to 1e30", path,
+				x);
 		b->weights[at] = x;
 	}
-	all->n += more;
+	done->n += n_rows;
 	return 0;
 }
 
 /* Sets the divisor of the sum of losses. */
-static int set_divisor(struct token_batch *b, const char *by, struct err *e)
+static int set_divisor(struct token_batch *b, const char *option, struct err *e)
 {
 	double sum = 0;
-	if (!by || !strcmp(by, "counted"))
+	if (!option || !strcmp(option, "counted"))
 		return 0;
-	if (!strcmp(by, "weights")) {
+	if (!strcmp(option, "weights")) {
 		for (int64_t i = 0; b->weights && i < b->n * b->length; i++)
 			sum += b->weights[i];
 		b->divisor = b->weights ? sum : (double)b->counted;
 		return b->divisor < 0 || b->divisor > 0
 			       ? 0
 			       : err_set(e, EX_DATAERR,
-					 "the sum of the weights is 0: --divide-by weights is not possible");
+					 "--divide-by weights: the sum of the weights is 0");
 	}
-	if (parse_double(by, &b->divisor) || !(b->divisor > 0 && b->divisor <= 1e30))
+	if (parse_double(option, &b->divisor) || !(b->divisor > 0 && b->divisor <= 1e30))
 		return err_set(e, EX_USAGE,
-			"--divide-by: '%s' is neither counted, weights nor a number above 0",
-			by);
+			"--divide-by '%s': neither counted, weights nor a number above 0",
+			option);
 	return 0;
 }
 
-/* ---- files ---------------------------------------------------------------------------- */
-
-static int add_file(struct token_batch *b, struct weight_rows *w, const char *path,
+/* Appends the sequences of a file, or its weights to the sequences of preceding files. */
+static int append_file(struct token_batch *b, struct weight_rows *w, const char *path,
 	const struct int_arrays *a, const struct batch_opts *o, struct err *e)
 {
 	struct roles r;
-	if (find_roles(&r, a, path, e))
+	if (assign_roles(&r, a, path, e))
 		return -1;
 	if (!r.arrays[INPUTS])
-		return add_weights(b, w, r.arrays[WEIGHTS], path, e);
-	bool labels = r.arrays[LABELS] != NULL;
-	int shift = labels ? shift_of(&r) : 1;
+		return append_weights(b, w, r.arrays[WEIGHTS], path, e);
+	bool has_labels = r.arrays[LABELS] != NULL;
+	int shift = has_labels ? label_shift(&r) : 1;
 	if (shift < 0)
 		return err_set(e, EX_DATAERR,
 			"%s: the labels are neither the next tokens nor the inputs",
 			path);
-	int64_t n = row_length(r.arrays[INPUTS]), more = row_count(r.arrays[INPUTS]);
+	int64_t n = columns_of(r.arrays[INPUTS]), n_rows = rows_of(r.arrays[INPUTS]);
 	const int64_t *pos = r.arrays[POSITIONS] ? r.arrays[POSITIONS]->v : NULL;
-	if (reserve_rows(b, labels ? n : n - 1, more, path, e))
+	if (reserve_sequences(b, has_labels ? n : n - 1, n_rows, path, e))
 		return -1;
-	int ahead = !labels ? 2 : !shift;
+	int ahead = !has_labels ? 2 : !shift;
 	w->ahead = r.arrays[WEIGHTS] || !b->n || w->ahead == ahead ? ahead : -1;
 	if (r.arrays[WEIGHTS] && w->n < b->n)
 		return err_set(e, EX_DATAERR,
-			"%s has weights, but files before it have none", path);
-	for (int64_t i = 0; i < more; i++, b->n++)
-		if (add_row(b, &r, i, shift, path, e) ||
+			"%s has weights, but preceding files have none", path);
+	for (int64_t i = 0; i < n_rows; i++, b->n++)
+		if (append_sequence(b, &r, i, shift, path, e) ||
 			set_positions(b, b->n, pos ? pos + i * n : NULL, o, path, e))
 			return -1;
-	return r.arrays[WEIGHTS] ? add_weights(b, w, r.arrays[WEIGHTS], path, e) : 0;
+	return r.arrays[WEIGHTS] ? append_weights(b, w, r.arrays[WEIGHTS], path, e) : 0;
 }
 
 int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
@@ -319,17 +320,19 @@ int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
 	for (int64_t i = 0; i < n; i++) {
 		struct int_arrays a;
 		int rc = arrays_read(&a, files[i], o->shape, e) ||
-			 add_file(b, &weights, files[i], &a, o, e);
-		arrays_free(&a);
+			 append_file(b, &weights, files[i], &a, o, e);
+		arrays_release(&a);
 		if (rc)
 			return -1;
 	}
 	if (b->weights && weights.n < b->n)
-		return err_set(e, EX_DATAERR, "%lld of %lld sequences have no weights",
+		return err_set(e, EX_DATAERR,
+			"--batch: %lld of %lld sequences have no weights",
 			(long long)(b->n - weights.n), (long long)b->n);
 	if (b->counted)
 		return set_divisor(b, o->divide_by, e);
-	return err_set(e, EX_DATAERR, "%s: no target counts", n ? files[0] : "the batch");
+	return err_set(e, EX_DATAERR, "%s: no target counts: all labels are masked",
+		n ? files[0] : "the batch");
 }
 
 void token_batch_free(struct token_batch *b)

@@ -16,14 +16,14 @@ struct int_array {
 	char name[64]; /* "": no name */
 	int ndim;
 	int64_t dims[ARRAY_MAX_DIMS];
-	int64_t *v; /* NULL: the values are not integers */
-	double *x;  /* if the type is a float type; else NULL */
+	int64_t *v; /* elements; NULL: not all are integers */
+	double *x;  /* elements of a float type; else NULL */
 };
 
 struct int_arrays {
 	struct int_array arrays[MAX_ARRAYS];
 	int n;
-	int64_t left; /* number of elements that further arrays may have */
+	int64_t left; /* maximum number of elements of further arrays */
 };
 
 struct token_batch {
@@ -47,11 +47,12 @@ struct batch_opts {
 	const char *divide_by; /* "counted", "weights" or a number; NULL: counted */
 };
 
-/* Reads the sequences of all files, in order; -1 with *e set. token_batch_free() in any case. */
+/* Reads the sequences of all files, in order; -1 with *e set. Call token_batch_free() in any
+ * case. */
 int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
 	const struct batch_opts *o, struct err *e);
 void token_batch_free(struct token_batch *b);
 
-/* arrays.c */
+/* arrays.c: Reads all arrays of a file. shape: of plain integers. arrays_release() in any case. */
 int arrays_read(struct int_arrays *a, const char *path, const char *shape, struct err *e);
-void arrays_free(struct int_arrays *a);
+void arrays_release(struct int_arrays *a);

@@ -4,7 +4,7 @@
 #include <math.h>
 
 /* Returns an activation function of a bug, ACT_OF_BUG or more, and its slope. */
-static double other_act(int act, double x, double *slope)
+static double act_of_bug(int act, double x, double *slope)
 {
 	const double root = 0.7978845608028654; /* square root of 2 / pi */
 	double s = 1 / (1 + exp(-x)), half = 0.5 * erfc(-x / sqrt(2));
@@ -84,7 +84,7 @@ double float64_act(enum act_kind kind, double x, double gate)
 {
 	double slope;
 	if ((int)kind >= ACT_OF_BUG)
-		return other_act((int)kind, x, &slope) * gate;
+		return act_of_bug((int)kind, x, &slope) * gate;
 	switch (kind) {
 #define ACT(id, name, kind, ...) \
 	case ACT_##id:           \
@@ -99,7 +99,7 @@ double float64_act_slope(enum act_kind kind, double x, double gate, double *dgat
 	*dgate = 0;
 	if ((int)kind >= ACT_OF_BUG) {
 		double slope;
-		*dgate = other_act((int)kind, x, &slope);
+		*dgate = act_of_bug((int)kind, x, &slope);
 		return gate * slope;
 	}
 	switch (kind) {

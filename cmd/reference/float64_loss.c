@@ -6,12 +6,12 @@
 /* Returns log(sum of exp(x)). */
 static double log_sum_exp(const double *x, int64_t n)
 {
-	double top = x[0], sum = 0;
+	double max = x[0], sum = 0;
 	for (int64_t j = 1; j < n; j++)
-		top = fmax(top, x[j]);
+		max = fmax(max, x[j]);
 	for (int64_t j = 0; j < n; j++)
-		sum += exp(x[j] - top);
-	return top + log1p(sum - 1);
+		sum += exp(x[j] - max);
+	return max + log1p(sum - 1);
 }
 
 double float64_loss(const struct sequence_work *w, double *logits, double *slope,
@@ -19,12 +19,12 @@ double float64_loss(const struct sequence_work *w, double *logits, double *slope
 {
 	const struct function *f = &w->f->function;
 	const int64_t vocab = w->m->c.vocab;
-	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
+	double sum = 0, factor = f->logit_scale > 0 ? f->logit_scale : 1;
 	double cap = variant_or_model(f->logit_cap, w->m->c.logit_cap);
-	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
+	factor *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
 	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = soft_cap(by * logits[j], cap, &slope[j]);
-		slope[j] *= by;
+		sum += logits[j] = soft_cap(factor * logits[j], cap, &slope[j]);
+		slope[j] *= factor;
 	}
 	double lse = log_sum_exp(logits, vocab), negentropy = 0;
 	lse += log1p(f->zero_logits * exp(-lse));
@@ -32,14 +32,14 @@ double float64_loss(const struct sequence_work *w, double *logits, double *slope
 	for (int64_t j = 0; j < vocab && f->loss == LOSS_ENTROPY; j++)
 		negentropy += exp(logits[j] - lse) * (logits[j] - lse);
 	for (int64_t j = 0; j < vocab; j++) {
-		double p = exp(logits[j] - lse), wanted = j == target;
+		double p = exp(logits[j] - lse), expected = j == target;
 		if (f->loss == LOSS_UNIFORM)
-			wanted = 1 / (double)vocab;
+			expected = 1 / (double)vocab;
 		logits[j] = scale * slope[j] *
 			    (f->loss == LOSS_Z ? 2 * lse * p
 				    : f->loss == LOSS_ENTROPY
 					    ? p * (logits[j] - lse - negentropy)
-					    : p - wanted);
+					    : p - expected);
 	}
 	return f->loss == LOSS_Z	 ? lse * lse
 	       : f->loss == LOSS_ENTROPY ? negentropy

@@ -3,11 +3,12 @@
 
 enum { ROWS = 4 }; /* rows that are multiplied with a row of weights at a time */
 
-/* Sets sum[r] to the dot product of row r of x with v. to: number of rows. */
-static void dots(double *sum, const double *x, const double *v, int64_t n, int64_t to)
+/* Sets sum[r] to the dot product of row r of x with v[n]. n_rows: at most ROWS. */
+static void dot_rows(
+	double *sum, const double *x, const double *v, int64_t n, int64_t n_rows)
 {
-	const double *a = x, *b = x + (to > 1) * n, *c = x + (to > 2) * 2 * n,
-		     *d = x + (to > 3) * 3 * n;
+	const double *a = x, *b = x + (n_rows > 1) * n, *c = x + (n_rows > 2) * 2 * n,
+		     *d = x + (n_rows > 3) * 3 * n;
 	double p = 0, q = 0, r = 0, s = 0;
 #pragma omp simd reduction(+ : p, q, r, s)
 	for (int64_t j = 0; j < n; j++) {
@@ -27,7 +28,7 @@ void float64_linear(double *y, const double *x, const double *w, const double *b
 		int64_t rows = min64(ROWS, n - i);
 		for (int64_t o = 0; o < out; o++) {
 			double sum[ROWS];
-			dots(sum, x + i * in, w + o * in, in, rows);
+			dot_rows(sum, x + i * in, w + o * in, in, rows);
 			for (int64_t r = 0; r < rows; r++)
 				y[(i + r) * out + o] = sum[r] + (bias ? bias[o] : 0);
 		}

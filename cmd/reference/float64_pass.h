@@ -31,7 +31,7 @@ static inline double variant_or_model(double of_variant, double of_model)
 }
 
 /* Allocates n zeros; the caller frees them. */
-static inline double *doubles(int64_t n)
+static inline double *zeros(int64_t n)
 {
 	return xcalloc((size_t)max64(n, 1), sizeof(double));
 }

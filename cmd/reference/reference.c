@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- parameters ---------------------------------------------------------------------- */
-
 int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e)
 {
 	*w = (struct weights){0};
@@ -83,7 +81,7 @@ static double variant_scale(const struct tensor *t, const struct variant *how)
 }
 
 /* Returns a pseudo-random value from -1 to 1 for element j of tensor i. */
-static double noise_of(int i, int64_t j)
+static double noise_at(int i, int64_t j)
 {
 	const int64_t at[2] = {i, j};
 	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
@@ -103,7 +101,7 @@ static double **copy_to_doubles(
 		all[i] = xmalloc((size_t)n * sizeof(**all));
 		for (int64_t j = 0; j < n; j++)
 			all[i][j] = scale * (double)x[i][j] *
-					    (noise > 0 ? 1 + noise * noise_of(i, j) : 1) +
+					    (noise > 0 ? 1 + noise * noise_at(i, j) : 1) +
 				    offset;
 	}
 	return all;
@@ -117,18 +115,18 @@ static void exchange_layers(const struct model *m, double **values, const int la
 		for (int k = 0; k < 2; k++)
 			if (m->tensors[i].unit == layers[k] + 1 && n[k] < 64)
 				tensors[k][n[k]++] = i;
-	bool same = n[0] == n[1];
-	for (int j = 0; j < n[0] && same; j++)
-		same = !memcmp(m->tensors[tensors[0][j]].dims,
+	bool same_shapes = n[0] == n[1];
+	for (int j = 0; j < n[0] && same_shapes; j++)
+		same_shapes = !memcmp(m->tensors[tensors[0][j]].dims,
 			m->tensors[tensors[1][j]].dims, sizeof(m->tensors->dims));
-	for (int j = 0; j < n[0] && same; j++) {
+	for (int j = 0; j < n[0] && same_shapes; j++) {
 		double *x = values[tensors[0][j]];
 		values[tensors[0][j]] = values[tensors[1][j]];
 		values[tensors[1][j]] = x;
 	}
 }
 
-/* Sets *g to the sums, with the variant's factors (how, may be NULL). Frees the sums. */
+/* Sets *g to the sums times the variant's factors (how: may be NULL). Frees the arrays of sums. */
 static void gradients_from_sums(struct gradients *g, const struct model *m,
 	const struct variant *how, double **sums)
 {
@@ -144,8 +142,6 @@ static void gradients_from_sums(struct gradients *g, const struct model *m,
 	}
 	set_norm(g, m);
 }
-
-/* ---- by the trainer ------------------------------------------------------------------- */
 
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
@@ -167,23 +163,24 @@ bool reference_can_train(
 	return !*why;
 }
 
-struct collecting {
+struct collector_state {
 	struct trainer *t;
 	struct gradients *g;
 };
 
-static void collect_part(void *with, const struct part *x)
+/* Copies a part of a gradient from the trainer to its whole tensor. */
+static void collect_part(void *collector, const struct part *part)
 {
-	struct collecting *c = with;
-	float *to = c->g->g[x->t - c->t->model.tensors];
-	for (int64_t i = 0; i < x->rows; i++)
-		memcpy(to + tensor_index(x->t, x->slice, x->row + i), x->g + i * x->cols,
-			(size_t)x->cols * sizeof(*to));
+	struct collector_state *c = collector;
+	float *gradient = c->g->g[part->t - c->t->model.tensors];
+	for (int64_t i = 0; i < part->rows; i++)
+		memcpy(gradient + tensor_index(part->t, part->slice, part->row + i),
+			part->g + i * part->cols, (size_t)part->cols * sizeof(*gradient));
 }
 
-static void collect(void *with)
+static void collect_gradients(void *collector)
 {
-	struct collecting *c = with;
+	struct collector_state *c = collector;
 	store_for_each_part(c->t->store, true, STORE_BIT(STORE_GRAD), 0, collect_part, c);
 }
 
@@ -209,7 +206,7 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 }
 
 /* Packs the batch into the trainer's windows [sequences][length + 1], with flags in the tokens. */
-static int32_t *windows_of(const struct token_batch *b)
+static int32_t *pack_windows(const struct token_batch *b)
 {
 	int64_t n = b->length;
 	int32_t *w = xmalloc((size_t)(b->n * (n + 1)) * sizeof(*w));
@@ -227,7 +224,7 @@ static int32_t *windows_of(const struct token_batch *b)
 	return w;
 }
 
-/* Copies the weights to the trainer. Its table of positions has only the first rows. */
+/* Copies the weights to the trainer, whose table of positions has only the batch's positions. */
 static void store_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < own_tensors(w); i++)
@@ -242,7 +239,7 @@ static void replace_by_adapters(const struct weights *w, struct gradients *g)
 	double **sums = copy_to_doubles(g->g, &w->m, own_tensors(w), NULL),
 	       loss = g->loss, size = g->size;
 	free_tensors(g->g, g->n);
-	adapters_gradients(w, NULL, 1, sums);
+	adapt_gradients(w, NULL, 1, sums);
 	gradients_from_sums(g, &w->m, NULL, sums);
 	free(sums);
 	g->loss = loss;
@@ -264,19 +261,19 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	gradients_init(g, &w->m);
 	for (int i = 0; i < own_tensors(w); i++)
 		g->g[i] = xcalloc((size_t)tensor_size(&w->m.tensors[i]), sizeof(float));
-	struct collecting c = {&t, g};
-	int32_t *windows = windows_of(b);
+	struct collector_state c = {&t, g};
+	int32_t *windows = pack_windows(b);
 	store_weights(&t, w);
-	t.before_update = collect;
+	t.before_update = collect_gradients;
 	t.before_update_with = &c;
 	step_run_on(&t, windows, NULL, &r);
 	/* (the trainer divides by the number of targets that count) */
-	const double by = (double)b->counted / batch_divisor(b);
-	g->loss = by * (double)r.loss;
+	const double factor = (double)b->counted / batch_divisor(b);
+	g->loss = factor * (double)r.loss;
 	g->size = fabs(g->loss);
 	for (int i = 0; i < own_tensors(w); i++)
 		for (int64_t j = 0; j < tensor_size(&w->m.tensors[i]); j++)
-			g->g[i][j] = (float)(by * (double)g->g[i][j]);
+			g->g[i][j] = (float)(factor * (double)g->g[i][j]);
 	if (w->n_adapters)
 		replace_by_adapters(w, g);
 	const int64_t dim = w->m.tokens->dims[1];
@@ -286,7 +283,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
-		rc = err_set(e, EX_DATAERR, "the step is not finite in the reference: %s",
+		rc = err_set(e, EX_DATAERR, "the reference step is not finite: %s",
 			r.why.s ? r.why.s : "loss or gradients");
 	str_free(&r.why);
 	trainer_close(&t);
@@ -295,15 +292,14 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	return rc;
 }
 
-/* ---- in float64 ------------------------------------------------------------------------ */
-
 /* Returns the first position of the chunk (n per sequence) that contains position t. */
 static int64_t chunk_begin(int64_t t, int64_t length, int n)
 {
 	return (t * n / length) * length / n;
 }
 
-/* Replaces the targets of the sequence at `at` by a bug's, in out[length]; TARGETS: keeps them. */
+/* Sets s->targets to a bug's targets of the sequence at offset `at`, in out[length]; TARGETS:
+ * none. */
 static void set_targets(struct sequence *s, int32_t *out, const struct token_batch *b,
 	int64_t at, enum targets which)
 {
@@ -356,14 +352,15 @@ static void set_positions(
 }
 
 /* Returns the last position that position t attends to, for masks by chunk or without t itself. */
-static int64_t last_seen(const struct sequence *s, int64_t t, const struct variant *how)
+static int64_t last_visible(
+	const struct sequence *s, int64_t t, const struct variant *how)
 {
 	const int64_t n = s->n;
 	if (how->mask >= MASK_NOT_SELF)
 		return t - (how->mask == MASK_NOT_SELF || s->start[t] < t);
 	int64_t chunk = t * how->mask_chunks / n;
-	bool all = how->mask == MASK_ALL_CHUNKS || chunk == how->mask_chunks - 1;
-	return all ? (chunk + 1) * n / how->mask_chunks - 1 : t;
+	bool sees_chunk = how->mask == MASK_ALL_CHUNKS || chunk == how->mask_chunks - 1;
+	return sees_chunk ? (chunk + 1) * n / how->mask_chunks - 1 : t;
 }
 
 /* Sets the first and last position that each position attends to. */
@@ -386,7 +383,7 @@ static void set_mask(
 		bool later = how->mask == MASK_ONE_LATER || border;
 		last[t] = (int32_t)min64(n - 1, how->mask == MASK_NONE ? n : t + later);
 		if (how->mask >= MASK_LAST_CHUNK)
-			last[t] = (int32_t)last_seen(s, t, how);
+			last[t] = (int32_t)last_visible(s, t, how);
 	}
 	s->start = start;
 	if (how->mask == MASK_CHUNK_BY_CHUNK)
@@ -395,13 +392,13 @@ static void set_mask(
 		s->last = last;
 }
 
-/* Applies a variant to a sequence. numbers: [4][length], scratch that s then points into. */
-static void apply_variant(struct sequence *s, int32_t *numbers,
+/* Applies a variant to the sequence at offset `at`. scratch: [4][length], s points into it. */
+static void apply_variant(struct sequence *s, int32_t *scratch,
 	const struct token_batch *b, int64_t at, const struct variant *how, int64_t rows)
 {
-	set_targets(s, numbers, b, at, how->targets);
-	set_positions(s, numbers + s->n, how, rows);
-	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
+	set_targets(s, scratch, b, at, how->targets);
+	set_positions(s, scratch + s->n, how, rows);
+	set_mask(s, scratch + 2 * s->n, scratch + 3 * s->n, how);
 }
 
 /* Skips a layer, computes it twice, or exchanges two layers. */
@@ -425,7 +422,7 @@ static void change_layers(struct model *m, const struct path *path)
 }
 
 /* Returns the model with the variant's options and the same tensors. */
-static struct model model_of(const struct weights *w, const struct variant *how)
+static struct model variant_model(const struct weights *w, const struct variant *how)
 {
 	struct model m = w->m;
 	if (how->window &&
@@ -465,31 +462,31 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	return m;
 }
 
-/* Returns the targets' weights of the sequence at `at`: the batch's times the variant's;
- * NULL: all 1. both: [length], scratch for them. */
-static const double *weights_of(
-	const struct token_batch *b, const struct variant *how, int64_t at, double *both)
+/* Returns the targets' weights of the sequence at offset `at`: the batch's times the variant's;
+ * NULL: all 1. product: [length], scratch. */
+static const double *target_weights(const struct token_batch *b,
+	const struct variant *how, int64_t at, double *product)
 {
-	const double *own = b->weights && !how->unweighted ? b->weights + at : NULL;
-	const double *more = how->weights ? how->weights + at : NULL;
-	for (int64_t t = 0; t < b->length && own && more; t++)
-		both[t] = own[t] * more[t];
-	return own && more ? both : own ? own : more;
+	const double *given = b->weights && !how->unweighted ? b->weights + at : NULL;
+	const double *extra = how->weights ? how->weights + at : NULL;
+	for (int64_t t = 0; t < b->length && given && extra; t++)
+		product[t] = given[t] * extra[t];
+	return given && extra ? product : given ? given : extra;
 }
 
-/* Returns which tensors need gradients, allocated. */
-static bool *list_wanted(const struct weights *w, const bool *wanted)
+/* Returns which tensors need gradients: [n_tensors], allocated. */
+static bool *list_needed_tensors(const struct weights *w, const bool *wanted)
 {
-	bool *own = xcalloc((size_t)w->m.n_tensors, sizeof(*own));
+	bool *needed = xcalloc((size_t)w->m.n_tensors, sizeof(*needed));
 	if (w->n_adapters)
-		adapters_want(w, wanted, own);
+		mark_adapted_matrices(w, wanted, needed);
 	for (int i = 0; i < w->m.n_tensors && !w->n_adapters; i++)
-		own[i] = !wanted || wanted[i];
-	return own;
+		needed[i] = !wanted || wanted[i];
+	return needed;
 }
 
 /* Returns the rows from position `at` of the batch on. */
-static struct target_rows rows_at(
+static struct target_rows target_rows_from(
 	const struct target_rows *r, int64_t at, const struct model *m)
 {
 	return (struct target_rows){r->dy ? r->dy + at * m->c.dim : NULL,
@@ -500,44 +497,44 @@ static struct target_rows rows_at(
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
-	const struct model m = model_of(w, how);
-	const bool many = how->part.kind == PART_RANKS ||
-			  (how->part.kind && how->part.i == EACH_PART);
-	const int ranks = many ? how->part.n : 1;
-	const double by = how->adapter_scale > 0 ? how->adapter_scale : 1;
+	const struct model m = variant_model(w, how);
+	const bool has_parts = how->part.kind == PART_RANKS ||
+			       (how->part.kind && how->part.i == EACH_PART);
+	const int n_parts = has_parts ? how->part.n : 1;
+	const double adapter_scale = how->adapter_scale > 0 ? how->adapter_scale : 1;
 	double **values = copy_to_doubles(w->w, &w->m, own_tensors(w), how), loss = 0,
 	       size = 0;
-	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
-	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
-	double *both = xmalloc((size_t)b->length * sizeof(*both));
+	double **sums = xcalloc((size_t)(n_parts * m.n_tensors), sizeof(*sums));
+	int32_t *scratch = xmalloc((size_t)(4 * b->length) * sizeof(*scratch));
+	double *weight_scratch = xmalloc((size_t)b->length * sizeof(*weight_scratch));
 	const struct float64 f = {&m, values, how->function, w->padding};
-	bool *own = list_wanted(w, how->wanted);
-	for (int i = 0; i < ranks * m.n_tensors; i++)
-		if (own[i % m.n_tensors])
+	bool *needed = list_needed_tensors(w, how->wanted);
+	for (int i = 0; i < n_parts * m.n_tensors; i++)
+		if (needed[i % m.n_tensors])
 			sums[i] =
 				xcalloc((size_t)tensor_size(&m.tensors[i % m.n_tensors]),
 					sizeof(**sums));
 	if (how->adapter_scale > 0)
-		adapters_rescale(w, by, values);
+		adapters_rescale(w, adapter_scale, values);
 	exchange_layers(&w->m, values, how->exchanged);
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0, weights_of(b, how, at, both),
-			&size, NULL};
+			b->pos + at, b->start + at, NULL, 0,
+			target_weights(b, how, at, weight_scratch), &size, NULL};
 		struct target_rows rows;
 		if (how->rows) {
-			rows = rows_at(how->rows, at, &m);
+			rows = target_rows_from(how->rows, at, &m);
 			s.rows = &rows;
 		}
-		apply_variant(&s, numbers, b, at, how,
+		apply_variant(&s, scratch, b, at, how,
 			m.positions ? m.positions->dims[0] : INT32_MAX);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);
 	}
-	for (int r = 0; r < ranks; r++) {
-		adapters_gradients(w, how->wanted, by, sums + r * m.n_tensors);
+	for (int r = 0; r < n_parts; r++) {
+		adapt_gradients(w, how->wanted, adapter_scale, sums + r * m.n_tensors);
 		gradients_from_sums(&g[r], &m, how, sums + r * m.n_tensors);
 		g[r].loss = loss / batch_divisor(b);
 		g[r].size = size / fabs(batch_divisor(b));
@@ -548,9 +545,9 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		free(m.blocks);
 	if (m.arch != w->m.arch)
 		free((struct arch *)m.arch);
-	free(both);
-	free(own);
+	free(weight_scratch);
+	free(needed);
 	free(sums);
 	free(values);
-	free(numbers);
+	free(scratch);
 }

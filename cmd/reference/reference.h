@@ -38,15 +38,15 @@ void weights_free(struct weights *w);
 /* ---- adapters.c ---- */
 
 /* Adds adapters to a model. Takes ownership of the list and its tensors' values [2n]. */
-void weights_adapt(struct weights *w, struct adapter *adapters, int n,
+void weights_add_adapters(struct weights *w, struct adapter *adapters, int n,
 	const struct tensor *tensors, float **values);
 /* Multiplies the scales of all adapters by a factor, in matrices [tensors] that include them. */
-void adapters_rescale(const struct weights *w, double by, double **values);
-/* Sets own[i] for the matrices that wanted gradients depend on. wanted: [tensors]; NULL: all. */
-void adapters_want(const struct weights *w, const bool *wanted, bool *own);
+void adapters_rescale(const struct weights *w, double factor, double **values);
+/* Marks in needed[tensors] the matrices that wanted[tensors] gradients (NULL: all) depend on. */
+void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *needed);
 /* Replaces the gradients of matrices by their adapters', with scales multiplied by a factor. */
-void adapters_gradients(
-	const struct weights *w, const bool *wanted, double by, double **sums);
+void adapt_gradients(
+	const struct weights *w, const bool *wanted, double factor, double **sums);
 
 /* ---- reference.c ---- */
 
@@ -63,7 +63,7 @@ void gradients_free(struct gradients *g);
 /* Computes loss and gradients by the trainer's kernels. */
 int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e);
-/* Returns true if the trainer's kernels can compute this batch; else *why is a sentence. */
+/* Returns true if the trainer's kernels can compute this batch; else sets *why to a sentence. */
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why);
 
@@ -74,9 +74,8 @@ struct variant {
 	void (*change)(struct model *m); /* changes options; NULL: none */
 	bool other_norm;       /* exchanges RMSNorm and LayerNorm (without biases) */
 	const char *zeroed[3]; /* parts of names of tensors that are not used */
-	const char
-		*scaled[2]; /* parts of names of tensors: their outputs are multiplied */
-	double scale;	    /* by this */
+	const char *scaled[2]; /* parts of names of tensors, with outputs times `scale` */
+	double scale;
 	int exchanged[2];   /* two layers that exchange their weights; equal: none */
 	double norm_offset; /* added to the weights of norms */
 	int shift;	    /* added to positions, up to the last row of their table */
@@ -84,19 +83,19 @@ struct variant {
 	bool still;	    /* all positions are 0 */
 	bool other_gelu;
 	int restart; /* positions restart in each of so many chunks; 0: as in the batch */
-	bool one_document, run_on; /* attention crosses documents; positions continue */
-	int unseen;	/* attention stays within each of so many chunks, and */
-	int before;	/* so many chunks before it; unseen = 0: as in the batch */
+	bool one_document, run_on; /* attention, positions continue across documents */
+	int unseen; /* number of chunks that attention stays within; 0: as in the batch */
+	int before; /* with unseen: number of preceding chunks that attention also sees */
 	int64_t window; /* window of all layers, in tokens; 0: as in the model's options */
 	enum mask {
 		MASK,
 		MASK_NONE,	/* attention is not causal */
 		MASK_ONE_LATER, /* each position also sees the next one */
-		MASK_BORDER,	/* the last position of each of mask_chunks chunks does */
+		MASK_BORDER, /* the last position of each of mask_chunks chunks sees the next one */
 		MASK_NOT_FIRST, /* only the first position sees the first one */
-		MASK_CHUNK_BY_CHUNK, /* each of mask_chunks chunks is masked like the own one */
+		MASK_CHUNK_BY_CHUNK, /* each of mask_chunks chunks is masked like a position's own */
 		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself */
-		MASK_ALL_CHUNKS, /* each chunk does */
+		MASK_ALL_CHUNKS, /* each of mask_chunks chunks sees all of itself */
 		MASK_NOT_SELF,	 /* no position sees itself */
 		MASK_NOT_SELF_BUT_FIRST /* except the first of a document */
 	} mask;

@@ -10,7 +10,7 @@ static void add_stop(struct stops *s, int64_t id)
 	s->ids[s->n++] = (uint32_t)id;
 }
 
-/* Adds the end of a turn of the assistant: its first token, or its text if it begins with text. */
+/* Adds the end of an assistant's turn: its first token, or its text if it begins with text. */
 static void add_end_of_turn(struct stops *s, const struct chat_template *chat)
 {
 	const struct chat_role *r = chat_role_named(chat, "assistant", 9);
@@ -22,8 +22,8 @@ static void add_end_of_turn(struct stops *s, const struct chat_template *chat)
 		s->text = r->end.text.s;
 }
 
-/* Adds the token of id:N. */
-static int add_token(
+/* Adds the token of --stop id:N. */
+static int add_stop_option(
 	struct stops *s, const char *number, const struct tokenizer *t, struct err *e)
 {
 	char *end;
@@ -36,26 +36,26 @@ static int add_token(
 	return 0;
 }
 
-int stops_find(struct stops *s, const struct ckpt *c, const char *how,
+int stops_init(struct stops *s, const struct ckpt *c, const char *option,
 	const struct chat_template *chat, struct err *e)
 {
 	int64_t end = tokenizer_end_of_text(&c->tokenizer);
 	*s = (struct stops){0};
-	if (how && !strcmp(how, "none"))
+	if (option && !strcmp(option, "none"))
 		return 0;
 	s->n = hf_origin_end_tokens(&c->origin, &s->ids);
 	if (!s->n && end >= 0)
 		add_stop(s, end);
 	if (chat)
 		add_end_of_turn(s, chat);
-	if (how && !strncmp(how, "id:", 3))
-		return add_token(s, how + 3, &c->tokenizer, e);
-	if (how)
-		s->text = how;
+	if (option && !strncmp(option, "id:", 3))
+		return add_stop_option(s, option + 3, &c->tokenizer, e);
+	if (option)
+		s->text = option;
 	return 0;
 }
 
-bool stops_at(const struct stops *s, int64_t id)
+bool is_stop_token(const struct stops *s, int64_t id)
 {
 	for (int64_t i = 0; i < s->n; i++)
 		if (s->ids[i] == id)
@@ -63,7 +63,7 @@ bool stops_at(const struct stops *s, int64_t id)
 	return false;
 }
 
-void stops_free(struct stops *s)
+void stops_release(struct stops *s)
 {
 	free(s->ids);
 }

@@ -167,7 +167,7 @@ static void hash_part(void *with, const struct part *x)
 	to->place = tensor_index(x->t, x->slice, x->row);
 	if (h->phase == PHASE_STATE)
 		snprintf(to->of.name, sizeof(to->of.name), "%s/%s",
-			t->store->c.groups.of[h->group].name, x->t->name);
+			t->store->c.groups.list[h->group].name, x->t->name);
 	else
 		snprintf(to->of.name, sizeof(to->of.name), "%s", x->t->name);
 	for (int64_t i = 0; i < x->rows; i++)

@@ -17,7 +17,7 @@ struct token_pair {
 	uint64_t key; /* left token << 32 | right token */
 	int64_t count;
 	struct list words; /* each word once; some may not have the pair any more */
-	bool partly;	   /* the list lacks words that have the pair */
+	bool is_partial;   /* the list lacks words that have the pair */
 };
 
 struct queued {
@@ -55,7 +55,7 @@ struct trainer {
 	int64_t n_ids;
 };
 
-static void list_add(struct list *l, uint32_t x)
+static void list_append(struct list *l, uint32_t x)
 {
 	if (l->n == l->capacity) {
 		l->capacity = l->capacity < 4 ? 4 : l->capacity + l->capacity / 2;
@@ -64,7 +64,7 @@ static void list_add(struct list *l, uint32_t x)
 	l->v[l->n++] = x;
 }
 
-static void list_free(struct list *l)
+static void list_release(struct list *l)
 {
 	free(l->v);
 	*l = (struct list){0};
@@ -74,8 +74,6 @@ static uint64_t pair_key(uint32_t left, uint32_t right)
 {
 	return (uint64_t)left << 32 | right;
 }
-
-/* ---- pairs ------------------------------------------------------------------------ */
 
 static void grow_slots(struct trainer *t)
 {
@@ -106,9 +104,7 @@ static struct token_pair *find_or_add_pair(struct trainer *t, uint64_t key)
 	return p;
 }
 
-/* ---- the queue -------------------------------------------------------------------- */
-
-static bool comes_before(struct queued a, struct queued b)
+static bool is_more_frequent(struct queued a, struct queued b)
 {
 	return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
@@ -118,7 +114,7 @@ static void queue_push(struct trainer *t, const struct token_pair *p)
 	struct queued x = {p->count, p->key};
 	t->queue = xgrow(t->queue, t->n_queue, sizeof(*t->queue));
 	int64_t i = t->n_queue++;
-	for (; i && comes_before(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
+	for (; i && is_more_frequent(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
 		t->queue[i] = t->queue[(i - 1) / 2];
 	t->queue[i] = x;
 }
@@ -128,8 +124,8 @@ static struct queued queue_pop(struct trainer *t)
 	struct queued *q = t->queue, first = q[0], x = q[--t->n_queue];
 	int64_t i = 0, n = t->n_queue;
 	for (int64_t k = 1; k < n; k = 2 * i + 1) {
-		k += k + 1 < n && comes_before(q[k + 1], q[k]);
-		if (!comes_before(q[k], x))
+		k += k + 1 < n && is_more_frequent(q[k + 1], q[k]);
+		if (!is_more_frequent(q[k], x))
 			break;
 		q[i] = q[k];
 		i = k;
@@ -145,14 +141,12 @@ static void enqueue(struct trainer *t, struct token_pair *p)
 		queue_push(t, p);
 		return;
 	}
-	p->partly = p->partly || p->words.n;
-	list_free(&p->words);
+	p->is_partial = p->is_partial || p->words.n;
+	list_release(&p->words);
 }
 
-/* ---- the beginning ---------------------------------------------------------------- */
-
 /* Sets the token of each byte, in the order of the characters that GPT-2 writes for bytes. */
-static void byte_tokens(uint32_t token_of[N_BYTES])
+static void set_byte_tokens(uint32_t token_of[N_BYTES])
 {
 	uint32_t code[N_BYTES], n = 0;
 	byte_level_codes(code);
@@ -162,10 +156,10 @@ static void byte_tokens(uint32_t token_of[N_BYTES])
 				token_of[b] = n++;
 }
 
-static void copy_words(struct trainer *t, const struct train_words *w)
+static void words_to_tokens(struct trainer *t, const struct train_words *w)
 {
 	uint32_t token_of[N_BYTES];
-	byte_tokens(token_of);
+	set_byte_tokens(token_of);
 	t->tokens = xmalloc(w->n_bytes * sizeof(*t->tokens));
 	t->n = xmalloc((size_t)w->n * sizeof(*t->n));
 	t->begin = xmalloc((size_t)w->n * sizeof(*t->begin));
@@ -193,7 +187,7 @@ static void count_pairs(struct trainer *t)
 			uint32_t k = s[i] * N_BYTES + s[i + 1];
 			counts[k] += t->count[w];
 			if (!words[k].n || words[k].v[words[k].n - 1] != w)
-				list_add(&words[k], w);
+				list_append(&words[k], w);
 		}
 	}
 	for (uint32_t k = 0; k < N; k++) {
@@ -206,8 +200,6 @@ static void count_pairs(struct trainer *t)
 		enqueue(t, p);
 	}
 }
-
-/* ---- tokens ----------------------------------------------------------------------- */
 
 /* Returns the token with these bytes; NO_TOKEN: none, and *slot is the free slot for it. */
 static uint32_t find_token(
@@ -237,54 +229,53 @@ static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
 	return (uint32_t)t->n_tokens - 1;
 }
 
-static uint32_t add_product(struct trainer *t, uint32_t left, uint32_t right)
+static uint32_t add_merged_token(struct trainer *t, uint32_t left, uint32_t right)
 {
-	scoped_str both = {0};
+	scoped_str bytes = {0};
 	const uint32_t parts[] = {left, right};
 	for (int i = 0; i < 2; i++)
-		str_add(&both, t->bytes.s + t->offset[parts[i]],
+		str_add(&bytes, t->bytes.s + t->offset[parts[i]],
 			(size_t)(t->offset[parts[i] + 1] - t->offset[parts[i]]));
-	return add_token(t, both.s, both.len);
+	return add_token(t, bytes.s, bytes.len);
 }
 
-static int64_t n_special(const struct train_config *c)
+static int64_t count_special(const struct train_config *c)
 {
 	return (c->end_of_text != NULL) + c->special.n;
 }
 
-static void begin_vocab(struct trainer *t)
+static void add_byte_tokens(struct trainer *t)
 {
 	uint32_t token_of[N_BYTES];
 	char byte[N_BYTES];
-	t->max_tokens = t->c->vocab - n_special(t->c);
+	t->max_tokens = t->c->vocab - count_special(t->c);
 	t->offset = xcalloc((size_t)t->c->vocab + 1, sizeof(*t->offset));
 	for (t->n_ids = 1024; t->n_ids < 2 * t->max_tokens;)
 		t->n_ids *= 2;
 	t->ids = xcalloc((size_t)t->n_ids, sizeof(*t->ids));
 	for (int s = 0; s < 2; s++)
 		t->change[s] = xcalloc((size_t)t->max_tokens, sizeof(*t->change[s]));
-	byte_tokens(token_of);
+	set_byte_tokens(token_of);
 	for (int b = 0; b < N_BYTES; b++)
 		byte[token_of[b]] = (char)b;
 	for (int i = 0; i < N_BYTES; i++)
 		add_token(t, &byte[i], 1);
 }
 
-/* ---- a merge ---------------------------------------------------------------------- */
-
 /* Adds a word's count to the change of the pairs with a neighbor. */
-static void note_change(struct trainer *t, int side, uint32_t neighbor, uint32_t word)
+static void record_change(struct trainer *t, int side, uint32_t neighbor, uint32_t word)
 {
 	struct change *c = &t->change[side][neighbor];
 	if (!c->count)
-		list_add(&t->changed[side], neighbor);
+		list_append(&t->changed[side], neighbor);
 	c->count += t->count[word];
 	if (!c->words.n || c->words.v[c->words.n - 1] != word)
-		list_add(&c->words, word);
+		list_append(&c->words, word);
 }
 
+/* Replaces the pair in a word by the merged token, and records the changes of neighbors. */
 static void merge_word(
-	struct trainer *t, uint32_t word, uint32_t left, uint32_t right, uint32_t product)
+	struct trainer *t, uint32_t word, uint32_t left, uint32_t right, uint32_t merged)
 {
 	uint32_t *s = t->tokens + t->begin[word], n = t->n[word], k = 0;
 	for (uint32_t i = 0; i < n; i++) {
@@ -293,22 +284,22 @@ static void merge_word(
 			continue;
 		}
 		if (k)
-			note_change(t, 0, s[k - 1], word);
+			record_change(t, 0, s[k - 1], word);
 		if (i + 2 < n)
-			note_change(t, 1, s[i + 2], word);
-		s[k++] = product;
+			record_change(t, 1, s[i + 2], word);
+		s[k++] = merged;
 		i++;
 	}
 	t->n[word] = k;
 }
 
-/* Adds a change to the pair of the product and a neighbor, and moves its words there. */
-static void add_pair(struct trainer *t, uint64_t key, struct change *c)
+/* Adds a change to the pair of the merged token and a neighbor, and moves the words to it. */
+static void add_to_pair(struct trainer *t, uint64_t key, struct change *c)
 {
 	struct token_pair *p = find_or_add_pair(t, key);
 	p->count += c->count;
 	if (!p->words.n) {
-		list_free(&p->words);
+		list_release(&p->words);
 		p->words = c->words;
 		p->words.v = xrealloc(p->words.v, p->words.n * sizeof(*p->words.v));
 		p->words.capacity = p->words.n;
@@ -316,29 +307,30 @@ static void add_pair(struct trainer *t, uint64_t key, struct change *c)
 		return;
 	}
 	for (uint32_t i = 0; i < c->words.n; i++)
-		list_add(&p->words, c->words.v[i]);
-	list_free(&c->words);
+		list_append(&p->words, c->words.v[i]);
+	list_release(&c->words);
 }
 
+/* Applies the recorded changes: pairs with the merged token gain what pairs with its parts lose. */
 static void apply_changes(
-	struct trainer *t, uint32_t left, uint32_t right, uint32_t product)
+	struct trainer *t, uint32_t left, uint32_t right, uint32_t merged)
 {
-	for (int pass = 0; pass < 3;
-		pass++) /* increments, then decrements, then the queue */
+	/* (passes: increments, then decrements, then the queue) */
+	for (int pass = 0; pass < 3; pass++)
 		for (int side = 0; side < 2; side++)
 			for (uint32_t i = 0; i < t->changed[side].n; i++) {
 				uint32_t x = t->changed[side].v[i];
 				struct change *c = &t->change[side][x];
-				uint64_t made = side ? pair_key(product, x)
-						     : pair_key(x, product);
+				uint64_t new_key =
+					side ? pair_key(merged, x) : pair_key(x, merged);
 				if (pass == 0)
-					add_pair(t, made, c);
+					add_to_pair(t, new_key, c);
 				else if (pass == 1)
 					find_or_add_pair(t, side ? pair_key(right, x)
 								 : pair_key(x, left))
 						->count -= c->count;
 				else
-					enqueue(t, find_or_add_pair(t, made));
+					enqueue(t, find_or_add_pair(t, new_key));
 			}
 	for (int side = 0; side < 2; side++) {
 		for (uint32_t i = 0; i < t->changed[side].n; i++)
@@ -352,24 +344,25 @@ static void merge_pair(struct trainer *t, uint64_t key, struct bpe_rules *r)
 	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
 	struct token_pair *p = find_or_add_pair(t, key);
 	struct list words = p->words;
-	bool partly = p->partly;
-	uint32_t product = add_product(t, left, right);
+	bool is_partial = p->is_partial;
+	uint32_t merged = add_merged_token(t, left, right);
 	p->words = (struct list){0};
 	r->merges[2 * r->n_merges] = left;
 	r->merges[2 * r->n_merges++ + 1] = right;
-	if (partly)
+	if (is_partial)
 		for (uint32_t w = 0; w < t->n_words; w++)
-			merge_word(t, w, left, right, product);
+			merge_word(t, w, left, right, merged);
 	else
 		for (uint32_t i = 0; i < words.n; i++)
-			merge_word(t, words.v[i], left, right, product);
-	list_free(&words);
-	apply_changes(t, left, right, product);
+			merge_word(t, words.v[i], left, right, merged);
+	list_release(&words);
+	apply_changes(t, left, right, merged);
 	p = find_or_add_pair(t, key);
 	p->count = 0;
 }
 
-static void merge_all(struct trainer *t, struct bpe_rules *r)
+/* Merges the most frequent pairs until the vocabulary is full or all pairs are too rare. */
+static void merge_pairs(struct trainer *t, struct bpe_rules *r)
 {
 	int64_t max_merges = max64(0, t->max_tokens - N_BYTES);
 	r->merges = xmalloc((size_t)(2 * max_merges + 1) * sizeof(*r->merges));
@@ -385,15 +378,13 @@ static void merge_all(struct trainer *t, struct bpe_rules *r)
 	}
 }
 
-/* ---- all of it -------------------------------------------------------------------- */
-
-static void trainer_free(struct trainer *t)
+static void trainer_release(struct trainer *t)
 {
 	for (int64_t i = 0; i < t->n_pairs; i++)
-		list_free(&t->pairs[i].words);
+		list_release(&t->pairs[i].words);
 	for (int s = 0; s < 2; s++) {
 		free(t->change[s]);
-		list_free(&t->changed[s]);
+		list_release(&t->changed[s]);
 	}
 	free(t->tokens);
 	free(t->n);
@@ -414,7 +405,7 @@ static void add_special(struct trainer *t, struct bpe_rules *r, const char *text
 }
 
 /* Sets *v to the tokens, followed by the special tokens. */
-static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
+static void finish_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
 {
 	if (t->c->end_of_text) {
 		r->end_of_text = (uint32_t)t->n_tokens;
@@ -430,11 +421,12 @@ static int check_special(const struct train_config *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->special.n; i++) {
 		const char *text = c->special.v[i];
-		bool twice = strs_find(&c->special, text) < i ||
-			     (c->end_of_text && !strcmp(text, c->end_of_text));
-		if (strlen(text) < 2 || twice)
-			return err_set(e, EX_USAGE, "special token '%.80s': %s", text,
-				twice ? "is given twice" : "is shorter than two bytes");
+		bool is_repeated = strs_find(&c->special, text) < i ||
+				   (c->end_of_text && !strcmp(text, c->end_of_text));
+		if (strlen(text) < 2 || is_repeated)
+			return err_set(e, EX_USAGE, "special token '%.80s' %s", text,
+				is_repeated ? "is given twice"
+					    : "is shorter than two bytes");
 	}
 	return 0;
 }
@@ -444,21 +436,23 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 {
 	struct trainer t = {.c = c};
 	*r = (struct bpe_rules){.pattern = xstrdup(c->pattern), .end_of_text = BPE_NONE};
-	int64_t minimum = N_BYTES + n_special(c);
+	int64_t minimum = N_BYTES + count_special(c);
 	if (check_special(c, e))
 		return -1;
 	if (c->vocab < minimum || c->vocab > MAX_TOKENS)
 		return err_set(e, EX_USAGE,
-			"a vocabulary of %lld tokens: the minimum is %lld, for the bytes%s",
+			"a vocabulary of %lld tokens is out of range: the "
+			"minimum is %lld, for the bytes%s",
 			(long long)c->vocab, (long long)minimum,
 			minimum > N_BYTES ? " and special tokens" : "");
 	if (words->n > UINT32_MAX - 1)
-		return err_set(e, EX_DATAERR, "more than 2^32 distinct words");
-	begin_vocab(&t);
-	copy_words(&t, words);
+		return err_set(
+			e, EX_DATAERR, "the text has more than 2^32 distinct words");
+	add_byte_tokens(&t);
+	words_to_tokens(&t, words);
 	count_pairs(&t);
-	merge_all(&t, r);
-	end_vocab(&t, v, r);
-	trainer_free(&t);
+	merge_pairs(&t, r);
+	finish_vocab(&t, v, r);
+	trainer_release(&t);
 	return 0;
 }

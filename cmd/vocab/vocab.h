@@ -51,6 +51,6 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 
 /* ---- train_files.c: vocabulary files ------------------------------------------------ */
 
-/* Writes vocab.json, merges.txt, tokenizer.json and vocab.tiktoken into a directory. */
+/* Writes vocab.json, merges.txt, tokenizer.json, vocab.tiktoken. Appends their names to `files`. */
 int train_write(const char *directory, bool overwrite, const struct vocab *v,
 	const struct bpe_rules *r, struct strs *files, struct err *e);

@@ -21,7 +21,7 @@ void train_words_close(struct train_words *w)
 	*w = (struct train_words){0};
 }
 
-static void grow_table(struct train_words *w)
+static void grow_word_table(struct train_words *w)
 {
 	struct train_word *old = w->slots;
 	int64_t n_old = w->n_slots;
@@ -82,7 +82,7 @@ static void count_word(struct train_words *w, const char *word, uint32_t n,
 		.count = times, .head = head, .n_bytes = n, .hash = hash};
 	store_word(w, &w->slots[k], word);
 	if (2 * w->n > w->n_slots)
-		grow_table(w);
+		grow_word_table(w);
 }
 
 int train_words_add(struct train_words *w, const char *text, int64_t n, struct err *e)

@@ -15,7 +15,7 @@ struct run {
 };
 
 /* Gets the runs of a chunk: two, or one if they are adjacent. Returns their number. */
-static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
+static int get_runs(int64_t rows, const int64_t first[2], struct run r[2])
 {
 	int64_t half = rows / 2;
 	if (first[1] == first[0] + half || half * 2 != rows) {
@@ -28,7 +28,7 @@ static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 }
 
 /* Returns a block of a run, from row `at` of the run on. */
-static struct run block_of(struct run r, int64_t at)
+static struct run run_block(struct run r, int64_t at)
 {
 	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
@@ -41,19 +41,19 @@ static int64_t first_key(const struct attn *a, int64_t b, struct run q, int64_t 
 }
 
 /* Returns true if any of the queries attends to any of the keys. */
-static bool is_visible(const struct attn *a, int64_t b, struct run q, struct run k)
+static bool any_visible(const struct attn *a, int64_t b, struct run q, struct run k)
 {
 	return k.pos <= q.pos + q.len - 1 && first_key(a, b, q, 0) < k.pos + k.len;
 }
 
 /* Returns the number of keys that are not after query i (the causal mask). */
-static int64_t n_visible(struct run q, int64_t i, struct run k)
+static int64_t count_visible(struct run q, int64_t i, struct run k)
 {
 	return max64(0, min64(q.pos + i - k.pos + 1, k.len));
 }
 
 /* Masks the scores of keys before the first key of each query. */
-static void mask_before(
+static void mask_early_keys(
 	const struct attn *a, int64_t b, float *s, struct run q, struct run k)
 {
 	if (first_key(a, b, q, q.len - 1) <= k.pos)
@@ -63,9 +63,9 @@ static void mask_before(
 			s[i * BLOCK + j] = -INFINITY;
 }
 
-/* keep[j] = 0 or 1/(1-p) for n keys of one query, from position k_pos on. */
-static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t head,
-	int64_t q_pos, int64_t k_pos, int64_t n)
+/* Sets keep[j] to 0 or 1/(1-p) for n keys of one query, from position k_pos on. */
+static void dropout_factors(const struct attn *a, float *keep, int64_t sample,
+	int64_t head, int64_t q_pos, int64_t k_pos, int64_t n)
 {
 	const float p = a->drop.p, scale = 1.0f / (1.0f - p);
 	uint32_t high = (uint32_t)(a->first_head + head) << 20, x[RANDOM_WORDS];
@@ -80,13 +80,13 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 	}
 }
 
-/* A head of a sequence: the matrix that contains it, and the index of its first element there. */
+/* A head of a sequence: its matrix, and the index of its first element in the matrix. */
 struct head {
 	struct mat m;
 	int64_t first;
 };
 
-static struct head head_of(struct mat m, int64_t b, int64_t rows, int64_t h, int64_t dim)
+static struct head get_head(struct mat m, int64_t b, int64_t rows, int64_t h, int64_t dim)
 {
 	return (struct head){m, b * rows * mat_stride(m) + h * dim};
 }
@@ -97,13 +97,13 @@ struct rows {
 	int64_t stride;
 };
 
-static float *row_of(struct rows x, int64_t row)
+static float *get_row(struct rows x, int64_t row)
 {
 	return x.p + row * x.stride;
 }
 
-/* Returns where the rows of the head from `row` on are computed: in place, or in `buf`. */
-static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *buf)
+/* Returns where rows of a head from `row` on are computed: in place if fp32, or in buf. */
+static struct rows rows_or_buffer(struct head h, int64_t row, int64_t dim, float *buf)
 {
 	int64_t stride = mat_stride(h.m);
 	if (h.m.type == DT_F32)
@@ -113,20 +113,21 @@ static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *buf)
 
 static void *row_address(struct head h, int64_t row)
 {
-	return address(h.m, h.first + row * mat_stride(h.m));
+	return element_address(h.m, h.first + row * mat_stride(h.m));
 }
 
+/* Returns a run of rows of a head in fp32: in place, or widened into buf. */
 static struct rows load_rows(struct head h, struct run r, int64_t dim, float *buf)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
 		K(widen_run)(buf + i * dim, row_address(h, r.row + i), h.m.type, dim);
-	return rows_at(h, r.row, dim, buf);
+	return rows_or_buffer(h, r.row, dim, buf);
 }
 
 static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
-		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
+		K(narrow_run)(row_address(h, r.row + i), h.m.type, get_row(x, i), dim);
 }
 
 /* Zeroes elements [n, length) of a row. */
@@ -138,11 +139,11 @@ static void zero_tail(float *row, int64_t n, int64_t length)
 static void zero_rows(struct rows x, int64_t n, int64_t dim)
 {
 	for (int64_t i = 0; i < n; i++)
-		zero_tail(row_of(x, i), 0, dim);
+		zero_tail(get_row(x, i), 0, dim);
 }
 
 /* Allocates a buffer of n floats for each thread; NULL if all matrices are fp32. */
-static float *buffers(int64_t n, const struct mat *m, int n_mats)
+static float *alloc_bufs(int64_t n, const struct mat *m, int n_mats)
 {
 	for (int i = 0; i < n_mats; i++)
 		if (m[i].type != DT_F32)
@@ -151,12 +152,12 @@ static float *buffers(int64_t n, const struct mat *m, int n_mats)
 	return NULL;
 }
 
-static float *my_buffer(float *all, int64_t n)
+static float *thread_buf(float *all, int64_t n)
 {
 	return all ? all + n * omp_get_thread_num() : NULL;
 }
 
-static float *part_of(float *buffer, int64_t at)
+static float *offset_buf(float *buffer, int64_t at)
 {
 	return buffer ? buffer + at : NULL;
 }
@@ -167,8 +168,8 @@ static struct operand operand_rows(struct head h, struct run r, bool across)
 	return (struct operand){row_address(h, r.row), mat_stride(h.m), across, h.m.type};
 }
 
-/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys. Scores of keys after the
- * query are undefined. */
+/* Sets s[queries, keys] to scale x y^T, for the rows x of queries and y of keys. Scores of keys
+ * after the query are undefined. */
 static void score_products(const struct attn *a, float *s, float scale, struct head x,
 	struct run qb, struct head y, struct run kb)
 {
@@ -186,8 +187,8 @@ static void score_products(const struct attn *a, float *s, float scale, struct h
 	K(gemm)(&g);
 }
 
-/* sum (rows of queries) += scale s y, for the rows y of keys; or with `across`, sum (rows of
- * keys) += scale s^T y, for the rows y of queries. s[queries, keys] is 0 where it is masked. */
+/* Adds scale s y to sum (rows of queries), for the rows y of keys; with `across`, scale s^T y
+ * (rows of keys), for the rows y of queries. s[queries, keys] is 0 where it is masked. */
 static void add_weighted(const struct attn *a, struct rows sum, float scale,
 	const float *s, bool across, struct head y, struct run qb, struct run kb)
 {
@@ -207,15 +208,13 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 	K(gemm)(&g);
 }
 
-/* ---- forward --------------------------------------------------------------------- */
-
-/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's first key. Scores of keys
- * after the query are undefined. */
-static void scores(const struct attn *a, float *s, struct head q, struct run qb,
+/* Sets s[queries, keys] to scale q k^T, or to -infinity for keys before a query's first key.
+ * Scores of keys after the query are undefined. */
+static void masked_scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
 	score_products(a, s, a->scale, q, qb, k, kb);
-	mask_before(a, b, s, qb, kb);
+	mask_early_keys(a, b, s, qb, kb);
 }
 
 /* Replaces the scores of n keys by exp(score - max) with the new running maximum, and the scores of
@@ -223,21 +222,21 @@ static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 static void softmax_row(float *s, int64_t n, int64_t n_keys, float *o, int64_t dim,
 	float *max, float *sum)
 {
-	float top = max_of(s, n);
-	top = top > *max ? top : *max;
-	float base = top == -INFINITY ? 0 : top;
-	float fade = exp_f(*max - base);
+	float new_max = max_of(s, n);
+	new_max = new_max > *max ? new_max : *max;
+	float shift = new_max == -INFINITY ? 0 : new_max;
+	float rescale = exp_f(*max - shift);
 	for (int64_t j = 0; j < n; j++)
-		s[j] = exp_f(s[j] - base);
+		s[j] = exp_f(s[j] - shift);
 	zero_tail(s, n, n_keys);
-	*sum = *sum * fade + sum_of(s, n_keys);
-	*max = top;
+	*sum = *sum * rescale + sum_of(s, n_keys);
+	*max = new_max;
 	for (int64_t j = 0; j < dim; j++)
-		o[j] *= fade;
+		o[j] *= rescale;
 }
 
 /* A block of queries, and the state of their softmax. */
-struct fwd {
+struct fwd_state {
 	struct head q;
 	struct rows o;
 	struct run block;
@@ -245,19 +244,19 @@ struct fwd {
 };
 
 /* Adds a block of keys to the online softmax of a block of queries. */
-static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
+static void fwd_block(const struct attn *a, const struct fwd_state *x, struct head k,
 	struct head v, struct run kb, int64_t b, int64_t h)
 {
 	float s[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float keep[BLOCK];
 	struct run qb = x->block;
-	scores(a, s, x->q, qb, k, kb, b);
+	masked_scores(a, s, x->q, qb, k, kb, b);
 	for (int64_t i = 0; i < qb.len; i++) {
-		int64_t n = n_visible(qb, i, kb);
-		softmax_row(s + i * BLOCK, n, kb.len, row_of(x->o, i), a->dim, x->max + i,
-			x->sum + i);
+		int64_t n = count_visible(qb, i, kb);
+		softmax_row(s + i * BLOCK, n, kb.len, get_row(x->o, i), a->dim,
+			x->max + i, x->sum + i);
 		if (a->drop.p > 0) {
-			drop_row(a, keep, b, h, qb.pos + i, kb.pos, n);
+			dropout_factors(a, keep, b, h, qb.pos + i, kb.pos, n);
 			for (int64_t j = 0; j < n; j++)
 				s[i * BLOCK + j] *= keep[j];
 		}
@@ -265,7 +264,7 @@ static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
 	add_weighted(a, x->o, 1, s, false, v, qb, kb);
 }
 
-static void fwd_begin(const struct fwd *x, int64_t dim)
+static void fwd_begin(const struct fwd_state *x, int64_t dim)
 {
 	zero_rows(x->o, x->block.len, dim);
 	for (int64_t i = 0; i < x->block.len; i++) {
@@ -274,26 +273,26 @@ static void fwd_begin(const struct fwd *x, int64_t dim)
 	}
 }
 
-static void fwd_end(const struct fwd *x, int64_t dim)
+static void fwd_end(const struct fwd_state *x, int64_t dim)
 {
 	for (int64_t i = 0; i < x->block.len; i++) {
-		float *out = row_of(x->o, i), scale = 1.0f / x->sum[i];
+		float *out = get_row(x->o, i), scale = 1.0f / x->sum[i];
 		x->max[i] += logf(x->sum[i]);
 		for (int64_t j = 0; j < dim; j++)
 			out[j] *= scale;
 	}
 }
 
-/* Adds all keys. */
-static void fwd_keys(const struct attn *a, const struct fwd *x, struct head k,
+/* Adds all blocks of keys to the online softmax of a block of queries. */
+static void fwd_all_keys(const struct attn *a, const struct fwd_state *x, struct head k,
 	struct head v, int64_t b, int64_t h)
 {
 	struct run runs[2];
-	int n = runs_of(a->k_rows, a->k_first, runs);
+	int n = get_runs(a->k_rows, a->k_first, runs);
 	for (int r = 0; r < n; r++) {
 		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
-			struct run kb = block_of(runs[r], at);
-			if (is_visible(a, b, x->block, kb))
+			struct run kb = run_block(runs[r], at);
+			if (any_visible(a, b, x->block, kb))
 				fwd_block(a, x, k, v, kb, b, h);
 		}
 	}
@@ -303,10 +302,10 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
 {
 	struct run q_runs[2];
-	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
+	int n_q = get_runs(a->q_rows, a->q_first, q_runs);
 	int64_t per_run = ceil_div(q_runs[0].len, BLOCK), group = a->heads / a->kv_heads;
 	int64_t dim = a->dim, size = BLOCK * dim;
-	scoped_ptr float *all = buffers(size, (struct mat[]){o}, 1);
+	scoped_ptr float *all = alloc_bufs(size, (struct mat[]){o}, 1);
 	BUG_ON(o.type != DT_F32 && !(begin && end));
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
@@ -314,23 +313,22 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 			h = t / (per_run * n_q) % a->heads;
 		/* the last queries first: they have the most keys and take longest */
 		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
-		struct run qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
-		struct head ho = head_of(o, b, a->q_rows, h, dim);
-		struct head hq = head_of(q, b, a->q_rows, h, dim);
+		struct run qb = run_block(qr, (per_run - 1 - t % per_run) * BLOCK);
+		struct head ho = get_head(o, b, a->q_rows, h, dim);
+		struct head hq = get_head(q, b, a->q_rows, h, dim);
 		int64_t state = (b * a->heads + h) * a->q_rows + qb.row;
-		struct fwd x = {hq, rows_at(ho, qb.row, dim, my_buffer(all, size)), qb,
+		struct fwd_state x = {hq,
+			rows_or_buffer(ho, qb.row, dim, thread_buf(all, size)), qb,
 			max + state, sum + state};
 		if (begin)
 			fwd_begin(&x, dim);
-		fwd_keys(a, &x, head_of(k, b, a->k_rows, h / group, dim),
-			head_of(v, b, a->k_rows, h / group, dim), b, h);
+		fwd_all_keys(a, &x, get_head(k, b, a->k_rows, h / group, dim),
+			get_head(v, b, a->k_rows, h / group, dim), b, h);
 		if (end)
 			fwd_end(&x, dim);
 		store_rows(ho, qb, dim, x.o);
 	}
 }
-
-/* ---- backward -------------------------------------------------------------------- */
 
 /* A query head and its key/value head; buf: two blocks of rows, then whole heads dk, dv, dq. */
 struct bwd {
@@ -340,14 +338,14 @@ struct bwd {
 	float *delta, *buf;
 };
 
-/* Returns block n of x->buf. */
-static float *buf_at(const struct attn *a, const struct bwd *x, int n)
+/* Returns block n of x->buf; NULL if x has no buffer. */
+static float *block_buffer(const struct attn *a, const struct bwd *x, int n)
 {
-	return part_of(x->buf, n * BLOCK * a->dim);
+	return offset_buf(x->buf, n * BLOCK * a->dim);
 }
 
-/* p = exp(s - lse), and ds = p (dp - delta), from s in p and dp without dropout in ds; then applies
- * dropout to p. Elements of keys after the query become 0. */
+/* Sets p = exp(s - lse) and ds = p (dp - delta), from s in p and dp without dropout in ds; then
+ * applies dropout to p. Elements of keys after the query become 0. */
 static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *p,
 	float *ds, struct run qb, struct run kb, int64_t b, int64_t h)
 {
@@ -355,11 +353,11 @@ static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *
 	for (int64_t i = 0; i < qb.len; i++) {
 		float *pi = p + i * BLOCK, *di = ds + i * BLOCK;
 		float lse = x->lse[qb.row + i], delta = x->delta[qb.row + i];
-		int64_t n = n_visible(qb, i, kb);
+		int64_t n = count_visible(qb, i, kb);
 		for (int64_t j = 0; j < n; j++)
 			pi[j] = exp_f(pi[j] - lse);
 		if (a->drop.p > 0) {
-			drop_row(a, keep, b, h, qb.pos + i, kb.pos, n);
+			dropout_factors(a, keep, b, h, qb.pos + i, kb.pos, n);
 			for (int64_t j = 0; j < n; j++) {
 				di[j] = pi[j] * (di[j] * keep[j] - delta);
 				pi[j] *= keep[j];
@@ -373,17 +371,17 @@ static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *
 	}
 }
 
-/* With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
- * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q. */
+/* Adds the gradients of two blocks. With p = exp(s - lse), m the dropout mask, dp = dout v^T m: dv
+ * += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q. */
 static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	struct run kb, int64_t b, int64_t h)
 {
 	float p[BLOCK * BLOCK] __attribute__((aligned(64)));
 	float ds[BLOCK * BLOCK] __attribute__((aligned(64)));
-	const struct rows dq = {row_of(x->dq, qb.row), x->dq.stride};
-	const struct rows dk = {row_of(x->dk, kb.row), x->dk.stride};
-	const struct rows dv = {row_of(x->dv, kb.row), x->dv.stride};
-	scores(a, p, x->q, qb, x->k, kb, b);
+	const struct rows dq = {get_row(x->dq, qb.row), x->dq.stride};
+	const struct rows dk = {get_row(x->dk, kb.row), x->dk.stride};
+	const struct rows dv = {get_row(x->dv, kb.row), x->dv.stride};
+	masked_scores(a, p, x->q, qb, x->k, kb, b);
 	score_products(a, ds, 1, x->dout, qb, x->v, kb);
 	bwd_probabilities(a, x, p, ds, qb, kb, b, h);
 	add_weighted(a, dv, 1, p, true, x->dout, qb, kb);
@@ -391,41 +389,42 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	add_weighted(a, dq, a->scale, ds, false, x->k, qb, kb);
 }
 
-/* delta[row] = the sum of dout o over the channels of a row. */
+/* Sets delta[row] to the sum of dout o over the channels of a row. */
 static void bwd_delta(const struct attn *a, const struct bwd *x)
 {
 	struct run all = {0, a->q_rows, 0};
 	for (int64_t at = 0; at < a->q_rows; at += BLOCK) {
-		struct run r = block_of(all, at);
-		struct rows dout = load_rows(x->dout, r, a->dim, buf_at(a, x, 0));
-		struct rows o = load_rows(x->o, r, a->dim, buf_at(a, x, 1));
+		struct run r = run_block(all, at);
+		struct rows dout = load_rows(x->dout, r, a->dim, block_buffer(a, x, 0));
+		struct rows o = load_rows(x->o, r, a->dim, block_buffer(a, x, 1));
 		for (int64_t i = 0; i < r.len; i++)
-			x->delta[r.row + i] = dot(row_of(dout, i), row_of(o, i), a->dim);
+			x->delta[r.row + i] =
+				dot(get_row(dout, i), get_row(o, i), a->dim);
 	}
 }
 
-/* Adds the contribution of a block of keys. */
-static void bwd_keys(
+/* Adds the gradients of a block of keys and all queries of a head. */
+static void bwd_all_queries(
 	const struct attn *a, const struct bwd *x, struct run kb, int64_t b, int64_t h)
 {
 	struct run runs[2];
-	int n = runs_of(a->q_rows, a->q_first, runs);
+	int n = get_runs(a->q_rows, a->q_first, runs);
 	for (int r = 0; r < n; r++) {
 		for (int64_t at = 0; at < runs[r].len; at += BLOCK) {
-			struct run qb = block_of(runs[r], at);
-			if (is_visible(a, b, qb, kb))
+			struct run qb = run_block(runs[r], at);
+			if (any_visible(a, b, qb, kb))
 				bwd_block(a, x, qb, kb, b, h);
 		}
 	}
 }
 
-static void bwd_head(const struct attn *a, const struct bwd *x, int64_t b, int64_t h)
+static void bwd_all_keys(const struct attn *a, const struct bwd *x, int64_t b, int64_t h)
 {
 	struct run runs[2];
-	int n = runs_of(a->k_rows, a->k_first, runs);
+	int n = get_runs(a->k_rows, a->k_first, runs);
 	for (int r = 0; r < n; r++)
 		for (int64_t at = 0; at < runs[r].len; at += BLOCK)
-			bwd_keys(a, x, block_of(runs[r], at), b, h);
+			bwd_all_queries(a, x, run_block(runs[r], at), b, h);
 }
 
 /* The arguments of attn_bwd. */
@@ -436,23 +435,24 @@ struct bwd_args {
 	bool begin;
 };
 
-/* Adds the contribution of a query head; x.dk and x.dv are set already. */
+/* Adds the gradients of a query head; x.dk and x.dv are set already. */
 static void bwd_query_head(const struct attn *a, const struct bwd_args *m, struct bwd x,
 	int64_t b, int64_t h)
 {
-	const struct head to = head_of(m->dq, b, a->q_rows, h, a->dim);
+	const struct head to = get_head(m->dq, b, a->q_rows, h, a->dim);
 	int64_t state = (b * a->heads + h) * a->q_rows;
-	x.q = head_of(m->q, b, a->q_rows, h, a->dim);
-	x.o = head_of(m->o, b, a->q_rows, h, a->dim);
-	x.dout = head_of(m->dout, b, a->q_rows, h, a->dim);
-	x.dq = rows_at(to, 0, a->dim, part_of(buf_at(a, &x, 2), 2 * a->k_rows * a->dim));
+	x.q = get_head(m->q, b, a->q_rows, h, a->dim);
+	x.o = get_head(m->o, b, a->q_rows, h, a->dim);
+	x.dout = get_head(m->dout, b, a->q_rows, h, a->dim);
+	x.dq = rows_or_buffer(to, 0, a->dim,
+		offset_buf(block_buffer(a, &x, 2), 2 * a->k_rows * a->dim));
 	x.lse = m->lse + state;
 	x.delta = m->delta + state;
 	if (m->begin) {
 		zero_rows(x.dq, a->q_rows, a->dim);
 		bwd_delta(a, &x);
 	}
-	bwd_head(a, &x, b, h);
+	bwd_all_keys(a, &x, b, h);
 	store_rows(to, (struct run){0, a->q_rows, 0}, a->dim, x.dq);
 }
 
@@ -461,14 +461,15 @@ static void bwd_group(const struct attn *a, const struct bwd_args *m, float *buf
 	int64_t b, int64_t kvh)
 {
 	const struct run keys = {0, a->k_rows, 0};
-	const struct head to_k = head_of(m->dk, b, a->k_rows, kvh, a->dim);
-	const struct head to_v = head_of(m->dv, b, a->k_rows, kvh, a->dim);
+	const struct head to_k = get_head(m->dk, b, a->k_rows, kvh, a->dim);
+	const struct head to_v = get_head(m->dv, b, a->k_rows, kvh, a->dim);
 	int64_t group = a->heads / a->kv_heads;
-	struct bwd x = {.k = head_of(m->k, b, a->k_rows, kvh, a->dim),
-		.v = head_of(m->v, b, a->k_rows, kvh, a->dim),
+	struct bwd x = {.k = get_head(m->k, b, a->k_rows, kvh, a->dim),
+		.v = get_head(m->v, b, a->k_rows, kvh, a->dim),
 		.buf = buf};
-	x.dk = rows_at(to_k, 0, a->dim, buf_at(a, &x, 2));
-	x.dv = rows_at(to_v, 0, a->dim, part_of(buf_at(a, &x, 2), a->k_rows * a->dim));
+	x.dk = rows_or_buffer(to_k, 0, a->dim, block_buffer(a, &x, 2));
+	x.dv = rows_or_buffer(
+		to_v, 0, a->dim, offset_buf(block_buffer(a, &x, 2), a->k_rows * a->dim));
 	if (m->begin) {
 		zero_rows(x.dk, a->k_rows, a->dim);
 		zero_rows(x.dv, a->k_rows, a->dim);
@@ -486,10 +487,10 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 	const struct bwd_args m = {dq, dk, dv, dout, o, q, k, v, lse, delta, begin};
 	int64_t size = (2 * BLOCK + 2 * a->k_rows + a->q_rows) * a->dim;
 	scoped_ptr float *all =
-		buffers(size, (struct mat[]){dq, dk, dv, dout, o, q, k, v}, 8);
+		alloc_bufs(size, (struct mat[]){dq, dk, dv, dout, o, q, k, v}, 8);
 	bool wide = dq.type == DT_F32 && dk.type == DT_F32 && dv.type == DT_F32;
 	BUG_ON(!wide && !begin);
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->kv_heads; t++)
-		bwd_group(a, &m, my_buffer(all, size), t / a->kv_heads, t % a->kv_heads);
+		bwd_group(a, &m, thread_buf(all, size), t / a->kv_heads, t % a->kv_heads);
 }

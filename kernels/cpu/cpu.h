@@ -71,7 +71,7 @@ static inline v16 v16_load_tail(const float *p, int64_t n)
 typedef float v8 __attribute__((vector_size(32)));
 typedef float v4 __attribute__((vector_size(16)));
 
-/* Adds the halves, then the halves of that, and so on. */
+/* Returns the sum of the lanes: adds the halves of v, then the halves of the result, and so on. */
 static inline float v16_sum(v16 v)
 {
 	v8 a = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
@@ -179,7 +179,7 @@ static inline float exp_f(float x)
 	return x > 88.37f ? INFINITY : e;
 }
 
-/* 1 / (1 + e^-x) */
+/* Returns 1 / (1 + e^-x). */
 static inline float sigmoid_f(float x)
 {
 	return 1.0f / (1.0f + exp_f(-x));

@@ -5,7 +5,7 @@
 #include <omp.h>
 #include <sys/mman.h>
 
-static void memory(const struct device *d, int64_t *used, int64_t *free_now)
+static void get_memory(const struct device *d, int64_t *used, int64_t *free_now)
 {
 	*used = 0;
 	*free_now = memory_available();
@@ -24,26 +24,26 @@ static void free_pages(struct device *d, void *p, size_t n_bytes)
 		munmap(p, n_bytes);
 }
 
-static void *shared(struct device *d, size_t n_bytes)
+static void *alloc_shared(struct device *d, size_t n_bytes)
 {
 	return malloc(n_bytes ? n_bytes : 1);
 }
 
-static void shared_free(struct device *d, void *p)
+static void free_shared(struct device *d, void *p)
 {
 	free(p);
 }
 
-static void copy(struct device *d, void *to, const void *from, size_t n_bytes)
+static void copy_bytes(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	if (n_bytes)
 		memcpy(to, from, n_bytes);
 }
 
-static uint64_t copy_begin(struct device *d, bool out, void *to, const void *from,
+static uint64_t copy_now(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {
-	copy(d, to, from, n_bytes);
+	copy_bytes(d, to, from, n_bytes);
 	return 0;
 }
 
@@ -63,15 +63,15 @@ static void timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 }
 
 const struct device_ops cpu_device_ops = {
-	.memory = memory,
+	.memory = get_memory,
 	.alloc = alloc_pages,
 	.free = free_pages,
-	.shared = shared,
-	.shared_free = shared_free,
-	.put = copy,
-	.get = copy,
-	.get_begin = copy,
-	.copy_begin = copy_begin,
+	.shared = alloc_shared,
+	.shared_free = free_shared,
+	.put = copy_bytes,
+	.get = copy_bytes,
+	.get_begin = copy_bytes,
+	.copy_begin = copy_now,
 	.timer_start = timer_start,
 	.timer_read = timer_read,
 };

@@ -17,55 +17,58 @@ static float sign_of(float x)
 	return (float)((x > 0) - (x < 0));
 }
 
-/* out[] = a worker's vote, term or share (the term's weight) for each element of a block. */
-static void leaf_of(const struct combining *b, enum term what, int worker, float *out)
+/* Sets out[] to a worker's vote, term or share (the term's weight) for a block of elements. */
+static void fill_leaves(const struct combining *b, enum term kind, int worker, float *out)
 {
 	float w = b->c->weight[worker];
 	const float *x = b->x[worker] + b->first;
-	enum sign_vote by = b->c->vote;
+	enum sign_vote vote = b->c->vote;
 	for (int i = 0; i < b->n; i++) {
-		float t = w != 0 ? w * x[i] : 0;
-		bool in = w != 0 && (by == SIGN_VOTE_NONE || sign_of(t) == b->sign[i]);
-		out[i] = what == VOTE	? (by == SIGN_VOTE_COUNT ? sign_of(t) : t)
-			 : what == TERM ? (in ? t : 0)
-					: (in ? w : 0);
+		float weighted = w != 0 ? w * x[i] : 0;
+		bool is_counted = w != 0 && (vote == SIGN_VOTE_NONE ||
+						    sign_of(weighted) == b->sign[i]);
+		out[i] = kind == VOTE	? (vote == SIGN_VOTE_COUNT ? sign_of(weighted)
+								   : weighted)
+			 : kind == TERM ? (is_counted ? weighted : 0)
+					: (is_counted ? w : 0);
 	}
 }
 
 /* Sums the leaves of workers [first, first + n) by the canonical tree. */
-static void tree_of(
-	const struct combining *b, enum term what, int first, int n, float *out)
+static void sum_tree(
+	const struct combining *b, enum term kind, int first, int n, float *out)
 {
 	float right[BLOCK];
 	int half = 1;
 	if (n == 1) {
-		leaf_of(b, what, first, out);
+		fill_leaves(b, kind, first, out);
 		return;
 	}
 	while (2 * half < n)
 		half *= 2;
-	tree_of(b, what, first, half, out);
-	tree_of(b, what, first + half, n - half, right);
+	sum_tree(b, kind, first, half, out);
+	sum_tree(b, kind, first + half, n - half, right);
 	for (int i = 0; i < b->n; i++)
 		out[i] += right[i];
 }
 
+/* Computes a block of the result: elects signs, sums the terms, and divides by the shares. */
 static void combine_block(struct combining *b, float *out)
 {
-	const float nothing = 1e-8f;
+	const float tiny = 1e-8f;
 	const struct combine *c = b->c;
 	float share[BLOCK];
 	if (c->vote != SIGN_VOTE_NONE) {
-		tree_of(b, VOTE, 0, c->workers, b->sign);
+		sum_tree(b, VOTE, 0, c->workers, b->sign);
 		for (int i = 0; i < b->n; i++)
 			b->sign[i] = b->sign[i] >= 0 ? 1.0f : -1.0f;
 	}
-	tree_of(b, TERM, 0, c->workers, out + b->first);
+	sum_tree(b, TERM, 0, c->workers, out + b->first);
 	if (!c->normalize)
 		return;
-	tree_of(b, SHARE, 0, c->workers, share);
+	sum_tree(b, SHARE, 0, c->workers, share);
 	for (int i = 0; i < b->n; i++)
-		out[b->first + i] /= fabsf(share[i]) < nothing ? 1 : share[i];
+		out[b->first + i] /= fabsf(share[i]) < tiny ? 1 : share[i];
 }
 
 void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,

@@ -12,10 +12,10 @@ struct buffer {
 enum { LEFT_PANELS, RIGHT_PANELS, KEPT_SUMS, N_BUFFERS };
 static _Thread_local struct buffer buffers[N_BUFFERS];
 
-static void *thread_buffer(int which, int64_t n_bytes)
+static void *thread_buffer(int index, int64_t n_bytes)
 {
 	enum { PAGE = 4096 };
-	struct buffer *r = &buffers[which];
+	struct buffer *r = &buffers[index];
 	if (r->n_bytes < (size_t)n_bytes) {
 		free(r->p);
 		r->n_bytes = (size_t)round_up(n_bytes, PAGE);
@@ -50,17 +50,17 @@ static void pack_right(const struct step *s, int64_t tile)
 		min64(s->u->cols, s->cols - j), s->k, s->n_k);
 }
 
-/* c = alpha sums (+ c, or + bias) for n elements of a row */
+/* Stores n elements of a row of the result: c = alpha sums (+ c, or + bias). */
 static void finish_row(
 	const struct gemm *g, const float *sums, const float *bias, int64_t at, int64_t n)
 {
 	const struct mat c = mat_typed(g->c, 1, 0, g->type);
-	float buf[PIECE], *to = piece_of(c, at, buf);
-	const float *more = g->add ? piece_load(c, at, n, buf) : bias, alpha = g->alpha;
-	if (more) {
+	float buf[PIECE], *to = piece_or_buffer(c, at, buf);
+	const float *addend = g->add ? piece_load(c, at, n, buf) : bias, alpha = g->alpha;
+	if (addend) {
 #pragma omp simd
 		for (int64_t j = 0; j < n; j++)
-			to[j] = more[j] + sums[j] * alpha;
+			to[j] = addend[j] + sums[j] * alpha;
 	} else {
 #pragma omp simd
 		for (int64_t j = 0; j < n; j++)
@@ -129,7 +129,7 @@ struct terms {
 
 /* Returns the terms that a tile needs, rounded up to the needs of ROWS rows: tiles have 4 or 6
  * rows, but where a masked 0 meets infinity, the same rows must become NaN on all processors. */
-static struct terms terms_of(const struct step *s, int64_t row)
+static struct terms needed_terms(const struct step *s, int64_t row)
 {
 	enum { ROWS = 12 }; /* a multiple of the rows of each unit that has term_bytes */
 	const struct gemm *g = s->g;
@@ -158,7 +158,7 @@ static void multiply_tile(const struct step *s, const void *left, int64_t row_by
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
 	if (is_masked(s, row, rows, col))
 		return;
-	struct terms t = terms_of(s, row);
+	struct terms t = needed_terms(s, row);
 	u->multiply(sums, (const char *)left + t.first * u->rows * u->term_bytes,
 		row_bytes,
 		s->right + col * u->col_bytes + t.first * u->cols * u->term_bytes,
@@ -181,8 +181,8 @@ static int64_t n_tasks(const struct step *s)
 static int64_t rows_in_place(const struct step *s, int64_t rows)
 {
 	const struct operand *x = &s->g->left;
-	bool can = s->u->in_place && !x->across && x->type == DT_F32;
-	return can ? rows / s->u->rows * s->u->rows : 0;
+	bool is_supported = s->u->in_place && !x->across && x->type == DT_F32;
+	return is_supported ? rows / s->u->rows * s->u->rows : 0;
 }
 
 /* Computes task i of a step: packs its rows, then computes its tiles. */
@@ -191,13 +191,13 @@ static void run_task(const struct step *s, int64_t i)
 	const struct gemm_unit *u = s->u;
 	const struct operand *x = &s->g->left;
 	int64_t groups = ceil_div(col_tiles(s), s->task_cols);
-	int64_t most = task_rows(s), row = i / groups * most;
-	int64_t rows = min64(most, s->rows - row), in_place = rows_in_place(s, rows);
+	int64_t max_rows = task_rows(s), row = i / groups * max_rows;
+	int64_t rows = min64(max_rows, s->rows - row), in_place = rows_in_place(s, rows);
 	int64_t col = i % groups * s->task_cols * u->cols;
 	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
 	const float *first =
 		in_place ? (const float *)x->p + (s->row + row) * x->stride + s->k : NULL;
-	char *left = thread_buffer(LEFT_PANELS, most * u->row_bytes);
+	char *left = thread_buffer(LEFT_PANELS, max_rows * u->row_bytes);
 	u->pack_left(left, x, s->row + row + in_place, rows - in_place, s->k, s->n_k);
 	if (u->begin)
 		u->begin();
@@ -241,6 +241,7 @@ static int64_t task_cols(const struct step *s)
 	return s->g->serial ? n : max64(1, n / groups);
 }
 
+/* Computes a block of the result, one panel of terms after another. */
 static void run_block(const struct gemm *g, struct step s)
 {
 	const struct gemm_unit *u = s.u;
@@ -257,10 +258,10 @@ static void run_block(const struct gemm *g, struct step s)
 	} while (s.k < g->k);
 }
 
-/* Returns the size of the parts, in whole tiles, into which n is split evenly; at most `most`. */
-static int64_t even_part(int64_t n, int64_t most, int64_t tile)
+/* Returns the size of the parts, in whole tiles, into which n is split evenly; at most `max`. */
+static int64_t even_part(int64_t n, int64_t max, int64_t tile)
 {
-	return round_up(ceil_div(n, max64(1, ceil_div(n, most))), tile);
+	return round_up(ceil_div(n, max64(1, ceil_div(n, max))), tile);
 }
 
 /* Computes the result block by block: the columns of a block are packed once. If the sums need
@@ -269,9 +270,10 @@ void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 {
 	enum { KEPT_ROWS = 2112, KEPT_COLS = 1024, COLS = 4096 };
 	struct step s = {.g = g, .u = u};
-	bool keeps = g->k > u->depth;
-	int64_t rows = even_part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), task_rows(&s));
-	int64_t cols = even_part(g->n, keeps ? KEPT_COLS : COLS, u->cols);
+	bool needs_sums = g->k > u->depth;
+	int64_t rows =
+		even_part(g->m, needs_sums ? KEPT_ROWS : max64(1, g->m), task_rows(&s));
+	int64_t cols = even_part(g->n, needs_sums ? KEPT_COLS : COLS, u->cols);
 	BUG_ON(g->add && g->bias.p);
 	for (s.row = 0; s.row < g->m; s.row += rows) {
 		for (s.col = 0; s.col < g->n; s.col += cols) {

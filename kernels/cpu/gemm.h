@@ -31,12 +31,12 @@ struct gemm {
 	struct operand left, right;
 	void *c;
 	int64_t c_stride;
-	enum dtype type; /* of c */
+	enum dtype type; /* type of c */
 	bool add;
 	float alpha;
 	struct mat bias; /* [n] or empty, of any type */
 	enum causal causal;
-	int64_t diagonal; /* of the causal mask */
+	int64_t diagonal; /* diagonal of the causal mask */
 	bool serial;	  /* use only this thread, as within a parallel region */
 };
 
@@ -51,12 +51,12 @@ enum { GEMM_TASK_ROWS = 132 };
 
 struct gemm_unit {
 	const char *name;
-	int rows, cols;	   /* of a tile of the result */
+	int rows, cols;	   /* size of a tile of the result */
 	int64_t depth;	   /* maximum number of terms of a panel */
 	int64_t row_bytes; /* bytes per row of a left panel */
 	int64_t col_bytes; /* bytes per column of a right panel */
 	/* Copies terms [k, k + n_k) of `count` rows, from the i-th on, into panels of `rows` rows;
-	 * or of `count` columns into one panel of `cols` columns. What is missing becomes 0. */
+	 * or of `count` columns into one panel of `cols` columns. Missing elements become 0. */
 	void (*pack_left)(void *to, const struct operand *x, int64_t i, int64_t count,
 		int64_t k, int64_t n_k);
 	void (*pack_right)(void *to, const struct operand *x, int64_t j, int64_t count,
@@ -76,5 +76,5 @@ struct gemm_unit {
 
 extern const struct gemm_unit K(gemm_fp32), K(gemm_amx); /* AMX: with AVX-512 */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa);
-/* gemm() by a given unit. */
+/* Computes a matmul with a given unit. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);

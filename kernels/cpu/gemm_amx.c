@@ -37,16 +37,16 @@ static void pack_tile(word *to, const struct operand *x, int64_t i, int64_t coun
 	}
 }
 
-/* Packs [groups][HALVES] tiles; with `across`, a line of a tile has one pair of every row */
-static void pack(void *to, const struct operand *x, int64_t i, int64_t count, int64_t k,
-	int64_t n_k, bool across)
+/* Packs [groups][HALVES] tiles. With `across`, a line of a tile has one pair of every row. */
+static void pack_tiles(void *to, const struct operand *x, int64_t i, int64_t count,
+	int64_t k, int64_t n_k, bool across)
 {
 	word buf[TILE] __attribute__((aligned(64))), *tile = to;
 	for (int64_t at = 0; at < n_k; at += GROUP) {
 		for (int64_t half = 0; half < SUMS; half += SIDE, tile += TILE) {
-			int64_t there = max64(0, min64(SIDE, count - half));
-			pack_tile(x->across == across ? tile : buf, x, i + half, there,
-				k + at, min64(GROUP, n_k - at));
+			int64_t n_present = max64(0, min64(SIDE, count - half));
+			pack_tile(x->across == across ? tile : buf, x, i + half,
+				n_present, k + at, min64(GROUP, n_k - at));
 			if (x->across != across)
 				transpose_words(tile, SIDE, buf, SIDE, SIDE, SIDE);
 		}
@@ -59,19 +59,17 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 	char *panel = to;
 	for (int64_t r = 0; r < count;
 		r += SUMS, panel += SUMS * TILE_DEPTH * sizeof(uint16_t))
-		pack(panel, x, i + r, min64(SUMS, count - r), k, n_k, false);
+		pack_tiles(panel, x, i + r, min64(SUMS, count - r), k, n_k, false);
 }
 
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	pack(to, x, j, count, k, n_k, true);
+	pack_tiles(to, x, j, count, k, n_k, true);
 }
 
-/* ---- products ---------------------------------------------------------------------- */
-
-/* Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns; the intrinsics want digits. */
-__attribute__((target("amx-tile,amx-bf16"))) static void multiply(float *sums,
+/* Multiplies two panels. AMX tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns. */
+__attribute__((target("amx-tile,amx-bf16"))) static void multiply_panels(float *sums,
 	const void *left, int64_t row_bytes, const void *right, int64_t n_k, bool across,
 	bool first)
 {
@@ -106,7 +104,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void multiply(float *sums,
 	_tile_stored(3, lower + SIDE, HALVES * ROW_BYTES);
 }
 
-__attribute__((target("amx-tile"))) static void begin(void)
+__attribute__((target("amx-tile"))) static void begin_tiles(void)
 {
 	static const struct {
 		uint8_t palette, start_row, reserved[14];
@@ -120,7 +118,7 @@ __attribute__((target("amx-tile"))) static void begin(void)
 }
 
 /* Releases the tiles, so that Linux need not save them and the processor may sleep deeply. */
-__attribute__((target("amx-tile"))) static void end(void)
+__attribute__((target("amx-tile"))) static void end_tiles(void)
 {
 	_tile_release();
 	K(flush_end)();
@@ -134,8 +132,8 @@ const struct gemm_unit K(gemm_amx) = {.name = "amx_bf16",
 	.col_bytes = TILE_DEPTH * sizeof(uint16_t),
 	.pack_left = pack_left,
 	.pack_right = pack_right,
-	.multiply = multiply,
-	.begin = begin,
-	.end = end};
+	.multiply = multiply_panels,
+	.begin = begin_tiles,
+	.end = end_tiles};
 
 #endif

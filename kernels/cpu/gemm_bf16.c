@@ -15,24 +15,24 @@
 
 enum { QUAD = 4, DEPTH = 768 };
 
-static int64_t in_groups(int64_t n_k)
+static int64_t round_to_group(int64_t n_k)
 {
 	return round_up(n_k, GROUP);
 }
 
 #if defined(__x86_64__)
-static _Thread_local unsigned control; /* of SSE, of the caller */
+static _Thread_local unsigned caller_csr; /* SSE control register of the caller */
 
 void K(flush_begin)(void)
 {
 	enum { DENORMALS_ARE_ZERO = 0x40, FLUSH_TO_ZERO = 0x8000 };
-	control = _mm_getcsr();
-	_mm_setcsr(control | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO);
+	caller_csr = _mm_getcsr();
+	_mm_setcsr(caller_csr | DENORMALS_ARE_ZERO | FLUSH_TO_ZERO);
 }
 
 void K(flush_end)(void)
 {
-	_mm_setcsr(control);
+	_mm_setcsr(caller_csr);
 }
 #else
 void K(flush_begin)(void)
@@ -46,30 +46,31 @@ void K(flush_end)(void)
 
 /* ---- fp32 -------------------------------------------------------------------------- */
 
-/* Packs the panels of the fp32 unit, padded with zeros to a whole group. */
-static void wide_left(void *to, const struct operand *x, int64_t i, int64_t count,
+/* Packs a left panel of the fp32 unit, padded with zeros to a whole group. */
+static void pack_left_padded(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	size_t n_padding = (size_t)(round_to_group(n_k) - n_k) * sizeof(float);
 	float *row = to;
 	K(gemm_fp32).pack_left(to, x, i, count, k, n_k);
-	for (int64_t r = 0; more && r < round_up(count, ROWS); r++, row += FP32_STRIDE) {
+	for (int64_t r = 0; n_padding && r < round_up(count, ROWS);
+		r++, row += FP32_STRIDE) {
 		if (!x->across)
-			memset(row + n_k, 0, more);
+			memset(row + n_k, 0, n_padding);
 		else if (r % ROWS == 0)
-			memset(row + n_k * ROWS, 0, more * ROWS);
+			memset(row + n_k * ROWS, 0, n_padding * ROWS);
 	}
 }
 
-static void wide_right(void *to, const struct operand *x, int64_t j, int64_t count,
+static void pack_right_padded(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	size_t more = (size_t)(in_groups(n_k) - n_k) * sizeof(float);
+	size_t n_padding = (size_t)(round_to_group(n_k) - n_k) * sizeof(float);
 	K(gemm_fp32).pack_right(to, x, j, count, k, n_k);
-	memset((float *)to + n_k * COLS, 0, more * COLS);
+	memset((float *)to + n_k * COLS, 0, n_padding * COLS);
 }
 
-static inline __attribute__((always_inline)) void multiply_wide(float *sums,
+static inline __attribute__((always_inline)) void multiply_chains(float *sums,
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k)
 {
@@ -94,10 +95,10 @@ static void multiply_fp32(float *sums, const void *left, int64_t row_bytes,
 	if (first)
 		zero_sums(sums, ROWS * COLS);
 	if (across)
-		multiply_wide(sums, left, 1, ROWS, right, in_groups(n_k));
+		multiply_chains(sums, left, 1, ROWS, right, round_to_group(n_k));
 	else
-		multiply_wide(sums, left, row_bytes / (int64_t)sizeof(float), 1, right,
-			in_groups(n_k));
+		multiply_chains(sums, left, row_bytes / (int64_t)sizeof(float), 1, right,
+			round_to_group(n_k));
 }
 
 static const struct gemm_unit by_fp32 = {.name = "fp32",
@@ -106,8 +107,8 @@ static const struct gemm_unit by_fp32 = {.name = "fp32",
 	.depth = FP32_DEPTH,
 	.row_bytes = FP32_STRIDE * sizeof(float),
 	.col_bytes = FP32_DEPTH * sizeof(float),
-	.pack_left = wide_left,
-	.pack_right = wide_right,
+	.pack_left = pack_left_padded,
+	.pack_right = pack_right_padded,
 	.multiply = multiply_fp32,
 	.begin = K(flush_begin),
 	.end = K(flush_end)};
@@ -128,14 +129,15 @@ static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 {
 	const __m512i order =
 		_mm512_set4_epi32(0x0b0a0f0e, 0x09080d0c, 0x03020706, 0x01000504);
-	for (int64_t i = 0; i < in_groups(n); i += GROUP) {
+	for (int64_t i = 0; i < round_to_group(n); i += GROUP) {
 		__m512i v = _mm512_maskz_loadu_epi16(first_mask(n - i), x + i);
 		_mm512_storeu_si512(to + i, _mm512_shuffle_epi8(v, order));
 	}
 }
 
-/* to[i] = the pair (low[i], high[i]), in whole vectors; 0 from the n-th on */
-static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
+/* Sets to[i] to the pair (low[i], high[i]), in whole vectors; 0 from the n-th on. */
+static inline void zip_pairs(
+	uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
 	int64_t i = 0;
 	for (; i + 32 <= n; i += 32)
@@ -158,6 +160,7 @@ static __attribute__((noinline)) void widen_quad(struct quad *q, const struct op
 		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->buf[l]) : zero;
 }
 
+/* Gets the four lines of a quad as bf16 and loads later lines into the cache. */
 static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
 	int64_t count, int64_t k, int64_t n_k)
 {
@@ -174,74 +177,74 @@ static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
 
 /* Packs [n_k / 2][BF_ROWS] pairs per panel from a matrix with a line per term. Lines are read
  * once, for all panels. */
-static void pair_left_across(word *to, const struct operand *x, int64_t i, int64_t count,
+static void pack_left_across(word *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	enum { PANEL = BF_ROWS * BF_STRIDE / 2, PAIRS = GEMM_TASK_ROWS + 15 };
 	struct quad q;
 	word pairs[PAIRS];
-	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_ROWS) {
+	for (int64_t n = 0; n < round_to_group(n_k); n += QUAD, to += 2 * BF_ROWS) {
 		load_quad(&q, x, i, count, k + n, n_k - n);
-		zip(pairs, q.line[2], q.line[0], count);
+		zip_pairs(pairs, q.line[2], q.line[0], count);
 		scatter_line(to, PANEL, pairs, count);
-		zip(pairs, q.line[3], q.line[1], count);
+		zip_pairs(pairs, q.line[3], q.line[1], count);
 		scatter_line(to + BF_ROWS, PANEL, pairs, count);
 	}
 }
 
-static void pair_left(void *to, const struct operand *x, int64_t i, int64_t count,
+static void pack_left_pairs(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	uint16_t *row = to, line[DEPTH];
 	if (x->across) {
-		pair_left_across(to, x, i, count, k, n_k);
+		pack_left_across(to, x, i, count, k, n_k);
 		return;
 	}
 	for (int64_t r = 0; r < round_up(count, BF_ROWS); r++, row += BF_STRIDE) {
 		if (r < count)
 			pair_line(row, line_bf16(x, i + r, k, n_k, line), n_k);
 		else
-			memset(row, 0, (size_t)in_groups(n_k) * sizeof(*row));
+			memset(row, 0, (size_t)round_to_group(n_k) * sizeof(*row));
 	}
 }
 
 /* Packs [n_k / 2][BF_COLS] pairs from a matrix with a line per term. */
-static void pair_right_across(word *to, const struct operand *x, int64_t j, int64_t count,
+static void pack_right_across(word *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	struct quad q;
 	if (count < BF_COLS)
-		memset(to, 0, (size_t)(in_groups(n_k) / 2 * BF_COLS) * sizeof(*to));
-	for (int64_t n = 0; n < in_groups(n_k); n += QUAD, to += 2 * BF_COLS) {
+		memset(to, 0, (size_t)(round_to_group(n_k) / 2 * BF_COLS) * sizeof(*to));
+	for (int64_t n = 0; n < round_to_group(n_k); n += QUAD, to += 2 * BF_COLS) {
 		load_quad(&q, x, j, count, k + n, n_k - n);
-		zip(to, q.line[2], q.line[0], count);
-		zip(to + BF_COLS, q.line[3], q.line[1], count);
+		zip_pairs(to, q.line[2], q.line[0], count);
+		zip_pairs(to + BF_COLS, q.line[3], q.line[1], count);
 	}
 }
 
-static void pair_right(void *to, const struct operand *x, int64_t j, int64_t count,
+static void pack_right_pairs(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	enum { NEAR = 128 };
 	uint16_t lines[BF_COLS * NEAR] __attribute__((aligned(64)));
 	uint16_t line[NEAR];
 	if (x->across) {
-		pair_right_across(to, x, j, count, k, n_k);
+		pack_right_across(to, x, j, count, k, n_k);
 		return;
 	}
 	if (count < BF_COLS)
 		memset(lines, 0, sizeof(lines));
-	for (int64_t at = 0; at < in_groups(n_k); at += NEAR) {
+	for (int64_t at = 0; at < round_to_group(n_k); at += NEAR) {
 		int64_t n = min64(NEAR, n_k - at);
 		for (int64_t i = 0; i < count; i++)
 			pair_line(lines + i * NEAR, line_bf16(x, j + i, k + at, n, line),
 				n);
 		transpose_words((uint32_t *)to + at / 2 * BF_COLS, BF_COLS, lines,
-			NEAR / 2, BF_COLS, in_groups(n) / 2);
+			NEAR / 2, BF_COLS, round_to_group(n) / 2);
 	}
 }
 
-/* sums += left right; strides are in pairs. */
+/* Adds left right to sums; strides are in pairs. */
 static inline __attribute__((always_inline, target("avx512bf16"))) void multiply_pairs(
 	float *sums, const uint32_t *left, int64_t row_stride, int64_t pair_stride,
 	const uint32_t *right, int64_t n_k)
@@ -296,10 +299,10 @@ __attribute__((target("avx512bf16"))) static void multiply_bf16(float *sums,
 	if (first)
 		zero_sums(sums, BF_ROWS * BF_COLS);
 	if (across)
-		multiply_pairs(sums, left, 1, BF_ROWS, right, in_groups(n_k));
+		multiply_pairs(sums, left, 1, BF_ROWS, right, round_to_group(n_k));
 	else
 		multiply_pairs(sums, left, row_bytes / (int64_t)sizeof(word), 1, right,
-			in_groups(n_k));
+			round_to_group(n_k));
 }
 
 static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
@@ -308,8 +311,8 @@ static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
 	.depth = DEPTH,
 	.row_bytes = BF_STRIDE * sizeof(uint16_t),
 	.col_bytes = DEPTH * sizeof(uint16_t),
-	.pack_left = pair_left,
-	.pack_right = pair_right,
+	.pack_left = pack_left_pairs,
+	.pack_right = pack_right_pairs,
 	.multiply = multiply_bf16,
 	.begin = K(flush_begin),
 	.end = K(flush_end)};
@@ -348,7 +351,7 @@ static bool adds_in_order(const struct gemm_unit *u)
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
 }
 
-/* Calls adds_in_order() once, or in several threads at the same time, and remembers the result. */
+/* Returns adds_in_order(), which is called once, or in several threads at the same time. */
 static bool is_usable(const struct gemm_unit *u, atomic_int *state)
 {
 	enum { UNKNOWN, RIGHT, WRONG };
@@ -361,7 +364,7 @@ static bool is_usable(const struct gemm_unit *u, atomic_int *state)
 }
 #endif
 
-/* A processor with another order of sums uses the fp32 unit: slower, but with the same bits. */
+/* Returns the unit for bf16: the fp32 unit, slower, if the processor has another order of sums. */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa)
 {
 #if defined(__AVX512F__)

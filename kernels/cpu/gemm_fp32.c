@@ -7,7 +7,7 @@
 
 enum { PANEL = ROWS * FP32_STRIDE };
 
-/* Packs [n_k][ROWS] per panel from a matrix with a line per term, which is read once. */
+/* Packs [n_k][ROWS] elements per panel from a matrix with a line per term, which is read once. */
 static void pack_left_across(float *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -21,7 +21,7 @@ static void pack_left_across(float *to, const struct operand *x, int64_t i, int6
 	}
 }
 
-/* Packs [ROWS][FP32_STRIDE] per panel, or with x->across [n_k][ROWS]. */
+/* Packs [ROWS][FP32_STRIDE] elements per panel, or with x->across [n_k][ROWS]. */
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -41,7 +41,7 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 	}
 }
 
-/* Packs [n_k][COLS] from a matrix with a line per term. */
+/* Packs [n_k][COLS] elements from a matrix with a line per term. */
 static void pack_right_across(float *to, const struct operand *x, int64_t j,
 	int64_t count, int64_t k, int64_t n_k)
 {
@@ -57,7 +57,7 @@ static void pack_right_across(float *to, const struct operand *x, int64_t j,
 	}
 }
 
-/* Packs [n_k][COLS]. */
+/* Packs [n_k][COLS] elements. */
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -96,8 +96,8 @@ static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 		}
 }
 
-static void multiply(float *sums, const void *left, int64_t row_bytes, const void *right,
-	int64_t n_k, bool across, bool first)
+static void multiply_fp32(float *sums, const void *left, int64_t row_bytes,
+	const void *right, int64_t n_k, bool across, bool first)
 {
 	int64_t row_stride = row_bytes / (int64_t)sizeof(float);
 	if (across)
@@ -115,5 +115,5 @@ const struct gemm_unit K(gemm_fp32) = {.name = "fp32",
 	.term_bytes = sizeof(float),
 	.pack_left = pack_left,
 	.pack_right = pack_right,
-	.multiply = multiply,
+	.multiply = multiply_fp32,
 	.in_place = true};

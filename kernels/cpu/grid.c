@@ -24,13 +24,14 @@ static inline double power_of_2(int64_t n)
 	return double_of((uint64_t)(n + 1023) << 52);
 }
 
+/* Rounds a double of at most 2^51 to an integer, ties to even. */
 static inline uint64_t to_integer(double x)
 {
 	return bits_of_double(x + magic) - bits_of_double(magic);
 }
 
 /* Adds a leaf with elements below 2^51 units. */
-static void add_small(uint64_t *to, const float *x, int64_t n, float scale)
+static void add_small_leaf(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++)
 		to[i] += to_integer((double)(x[i] * scale));
@@ -38,7 +39,7 @@ static void add_small(uint64_t *to, const float *x, int64_t n, float scale)
 
 /* Adds a leaf with elements of up to 2^62 units: a multiple of 2^32 and the remainder, which a
  * double holds exactly, since a float has 24 bits. */
-static void add_large(uint64_t *to, const float *x, int64_t n, float scale)
+static void add_large_leaf(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++) {
 		double units = (double)(x[i] * scale), upper = units * 0x1p-32;
@@ -47,13 +48,13 @@ static void add_large(uint64_t *to, const float *x, int64_t n, float scale)
 	}
 }
 
-/* Copies a leaf, and counts and zeroes its bad elements, which are rare. */
-static void count_bad(
-	float *to, const float *x, int64_t n, float scale, float most, struct grid *grid)
+/* Copies a leaf with its bad elements, which are rare, as zeros, and counts them. */
+static void copy_good_elements(float *to, const float *x, int64_t n, float scale,
+	float max_units, struct grid *grid)
 {
 	uint64_t beyond = 0, not_finite = 0;
 	for (int64_t i = 0; i < n; i++) {
-		bool good = fabsf(x[i] * scale) <= most;
+		bool good = fabsf(x[i] * scale) <= max_units;
 		to[i] = good ? x[i] : 0;
 		not_finite += !isfinite(x[i]);
 		beyond += !good && isfinite(x[i]);
@@ -72,20 +73,21 @@ static const float *leaf_piece(const struct grid_sum *s, const struct grid_part 
 	return piece_load(leaf, at, n, buf);
 }
 
+/* Adds a leaf of any size, with its bad elements as zeros. */
 static void add_leaf(uint64_t *to, const float *x, int64_t n, float scale, int levels,
 	struct grid *grid)
 {
 	float buf[PIECE], largest = float_of((uint32_t)max_size_bits(x, n)) * scale;
-	float most = (float)power_of_2(62 - levels);
+	float max_units = (float)power_of_2(62 - levels);
 	bool small = largest < 0x1p51f;
-	if (!(largest <= most)) {
-		count_bad(buf, x, n, scale, most, grid);
+	if (!(largest <= max_units)) {
+		copy_good_elements(buf, x, n, scale, max_units, grid);
 		x = buf;
 	}
 	if (small)
-		add_small(to, x, n, scale);
+		add_small_leaf(to, x, n, scale);
 	else
-		add_large(to, x, n, scale);
+		add_large_leaf(to, x, n, scale);
 }
 
 static void add_sum(uint64_t *to, const int64_t *x, int64_t n)
@@ -94,7 +96,7 @@ static void add_sum(uint64_t *to, const int64_t *x, int64_t n)
 		to[i] += (uint64_t)x[i];
 }
 
-/* Rounds to the nearest double: the upper 32 bits, exactly, plus the lower 32 bits. */
+/* Returns the nearest double: the upper 32 bits, exactly, plus the lower 32 bits. */
 static inline double to_double(uint64_t u)
 {
 	double upper = double_of(u >> 32 ^ 0x4530000080000000u); /* + 2^84 + 2^63 */
@@ -129,8 +131,8 @@ static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n
 	return to;
 }
 
-/* acc = (first ? 0 : acc) + two leaves, rounded to integers of units. */
-static void add_two(
+/* Sets acc to (first ? 0 : acc) + two leaves, rounded to integers of units. */
+static void add_two_leaves(
 	double *acc, bool first, const float *x, const float *y, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++) {
@@ -140,7 +142,7 @@ static void add_two(
 	}
 }
 
-/* Computes `rounded` alone from a few leaves of the usual sizes: doubles hold their sums exactly,
+/* Computes only `rounded`, from a few leaves of the usual sizes: doubles hold their sums exactly,
  * which takes a third of the time. Returns false, with nothing done, if that is not possible. */
 static bool round_leaves(
 	const struct grid_sum *s, int64_t at, int64_t n, float scale, double unit)
@@ -151,16 +153,16 @@ static bool round_leaves(
 		return false;
 	for (int i = 0; i < s->n_parts; i++) {
 		const float *x = s->parts[i].leaf;
-		float most = x ? float_of((uint32_t)max_size_bits(x + at, n)) * scale
-			       : INFINITY;
-		if (!(most * (float)s->n_parts < 0x1p51f &&
-			    most <= (float)power_of_2(62 - s->levels)))
+		float max_units = x ? float_of((uint32_t)max_size_bits(x + at, n)) * scale
+				    : INFINITY;
+		if (!(max_units * (float)s->n_parts < 0x1p51f &&
+			    max_units <= (float)power_of_2(62 - s->levels)))
 			return false;
 	}
 	for (int i = 0; i < s->n_parts; i += 2) {
 		const float *x = s->parts[i].leaf;
 		const float *y = i + 1 < s->n_parts ? s->parts[i + 1].leaf : NULL;
-		add_two(acc, !i, x + at, y ? y + at : zeros, n, scale);
+		add_two_leaves(acc, !i, x + at, y ? y + at : zeros, n, scale);
 	}
 	for (int64_t i = 0; i < n; i++)
 		s->rounded[at + i] = (float)(acc[i] * unit);

@@ -9,11 +9,12 @@
 #include <unistd.h>
 #endif
 
-static const char *const names[] = {"sse2", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
+static const char *const isa_names[] = {
+	"sse2", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
 
 #if defined(__x86_64__)
-/* Linux (5.16 and later) saves the 8 KiB of AMX registers only for processes that ask for them, and
- * rejects the request, ARCH_REQ_XCOMP_PERM, where it cannot. */
+/* Returns true if Linux (5.16 and later) saves the 8 KiB of AMX registers for this process, which
+ * asks for them by ARCH_REQ_XCOMP_PERM. */
 static bool has_amx(void)
 {
 	enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24 };
@@ -24,7 +25,7 @@ static bool has_amx(void)
 }
 #endif
 
-static int widest(void)
+static int widest_isa(void)
 {
 #if defined(__x86_64__)
 	__builtin_cpu_init();
@@ -44,15 +45,16 @@ static int widest(void)
 
 enum isa cpu_isa(void)
 {
-	int most = widest();
+	int widest = widest_isa();
 	const char *want = getenv("PT_ISA");
 	if (!want || !*want)
-		return (enum isa)most;
-	for (int i = 0; i < (int)ARRAY_LEN(names); i++) {
-		if (strcmp(want, names[i]))
+		return (enum isa)widest;
+	for (int i = 0; i < (int)ARRAY_LEN(isa_names); i++) {
+		if (strcmp(want, isa_names[i]))
 			continue;
-		if (i > most)
-			die(EX_USAGE, "PT_ISA: this processor does not support %s", want);
+		if (i > widest)
+			die(EX_USAGE, "PT_ISA: this processor does not support '%s'",
+				want);
 		return (enum isa)i;
 	}
 	die(EX_USAGE,
@@ -77,7 +79,7 @@ enum isa cpu_isa_use(void)
 
 const char *device_isa(void)
 {
-	return names[cpu_isa()];
+	return isa_names[cpu_isa()];
 }
 
 int cpu_count(void)

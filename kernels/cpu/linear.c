@@ -4,14 +4,14 @@
 
 /* Returns the rows of x, or with `across` its columns, as an operand. An 8-bit matrix may have
  * only its transposed copy. */
-static struct operand operand(struct mat x, bool across)
+static struct operand as_operand(struct mat x, bool across)
 {
 	if (x.p)
 		return (struct operand){x.p, x.cols, across, x.type};
 	return (struct operand){x.transposed, x.rows, !across, x.type};
 }
 
-/* c = left right (+ c, or + bias); a and b: their matrices, with the scales. k: terms of a sum */
+/* Computes c = left right (+ c, or + bias), with the scales of a and b; k: terms of a sum. */
 static void matmul(struct mat c, struct mat a, struct operand left, struct mat b,
 	struct operand right, int64_t k, bool add, struct mat bias)
 {
@@ -35,7 +35,7 @@ void K(linear_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
-	matmul(y, x, operand(x, false), w, operand(w, false), x.cols, false, bias);
+	matmul(y, x, as_operand(x, false), w, as_operand(w, false), x.cols, false, bias);
 }
 
 void K(linear_bwd_x)(
@@ -43,7 +43,7 @@ void K(linear_bwd_x)(
 {
 	const struct mat none = {0};
 	BUG_ON(dx.rows != dy.rows || dx.cols != w.cols || dy.cols != w.rows);
-	matmul(dx, dy, operand(dy, false), w, operand(w, true), w.rows, add, none);
+	matmul(dx, dy, as_operand(dy, false), w, as_operand(w, true), w.rows, add, none);
 }
 
 void K(linear_bwd_w)(
@@ -51,7 +51,7 @@ void K(linear_bwd_w)(
 {
 	const struct mat none = {0};
 	BUG_ON(dw.rows != dy.cols || dw.cols != x.cols || dy.rows != x.rows);
-	matmul(dw, dy, operand(dy, true), x, operand(x, true), x.rows, add, none);
+	matmul(dw, dy, as_operand(dy, true), x, as_operand(x, true), x.rows, add, none);
 }
 
 void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat x,

@@ -1,7 +1,8 @@
 /* LayerNorm and RMSNorm; RMSNorm of heads. */
 #include "kernels/cpu/pieces.h"
 
-static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
+/* Computes the mean (0 for RMSNorm) and 1 / sqrt(variance + eps) of a row. */
+static void row_stats(enum norm_kind kind, const float *x, int64_t n, float eps,
 	float *mean, float *rstd)
 {
 	*mean = 0;
@@ -23,7 +24,7 @@ static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 	*rstd = 1.0f / sqrtf(square / (float)n + eps);
 }
 
-/* Stores row i of y, the normalized row `in`. */
+/* Stores row i of y: the row `in`, normalized. */
 static void normalize(struct mat y, int64_t i, const float *in, float mean, float rstd,
 	const float *gamma, const float *beta)
 {
@@ -31,7 +32,7 @@ static void normalize(struct mat y, int64_t i, const float *in, float mean, floa
 	for (int64_t c = 0; c < y.cols; c += PIECE) {
 		int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
 		const float *x = in + c, *g = gamma + c, *b = beta ? beta + c : NULL;
-		float *out = piece_of(y, at, buf);
+		float *out = piece_or_buffer(y, at, buf);
 		if (b)
 			for (int64_t j = 0; j < n; j++)
 				out[j] = (x[j] - mean) * rstd * g[j] + b[j];
@@ -50,7 +51,7 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 	for (int64_t i = 0; i < x.rows; i++) {
 		const float *in = mat_row(x, i);
 		float mean, rstd;
-		stats_of(kind, in, x.cols, eps, &mean, &rstd);
+		row_stats(kind, in, x.cols, eps, &mean, &rstd);
 		((float *)stats.p)[i] = mean;
 		((float *)stats.p)[x.rows + i] = rstd;
 		normalize(y, i, in, mean, rstd, gamma.p, beta.p);
@@ -58,8 +59,8 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 	raise_amax(d, y);
 }
 
-/* Computes the sums of e and of e h over a row, as defined in bwd_x(). */
-static void bwd_sums(struct mat dy, int64_t i, const float *x, float mean, float rstd,
+/* Computes the sums of e and of e h over a row, as defined in bwd_x_rows(). */
+static void sum_e_eh(struct mat dy, int64_t i, const float *x, float mean, float rstd,
 	const float *gamma, float *total_e, float *total_eh)
 {
 	float buf[PIECE];
@@ -83,9 +84,9 @@ static void bwd_sums(struct mat dy, int64_t i, const float *x, float mean, float
 	*total_eh = v16_sum(sum_eh);
 }
 
-/* With h = (x - mean) rstd and e = dy gamma:
- * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm omits mean(e). */
-static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
+/* Adds the gradient of x to dx. With h = (x - mean) rstd and e = dy gamma: LayerNorm dx = rstd (e
+ * - mean(e) - h mean(e h)); RMSNorm omits mean(e). */
+static void bwd_x_rows(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
 	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
 {
 	int64_t n = x.cols;
@@ -93,7 +94,7 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 	for (int64_t i = first; i < first + rows; i++) {
 		float mean = ((const float *)stats.p)[i], mean_e, mean_eh, buf[PIECE];
 		float rstd = ((const float *)stats.p)[x.rows + i];
-		bwd_sums(dy, i, mat_row(x, i), mean, rstd, gamma.p, &mean_e, &mean_eh);
+		sum_e_eh(dy, i, mat_row(x, i), mean, rstd, gamma.p, &mean_e, &mean_eh);
 		mean_e = kind == NORM_LAYER ? mean_e / (float)n : 0;
 		mean_eh = mean_eh / (float)n;
 		for (int64_t c = 0; c < n; c += PIECE) {
@@ -112,7 +113,7 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct mat dy,
 	struct mat x, struct mat stats, struct mat gamma)
 {
-	bwd_x(kind, dx, dy, x, stats, gamma, 0, x.rows);
+	bwd_x_rows(kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
 void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
@@ -154,7 +155,7 @@ void K(norm_bwd)(struct device *d, enum norm_kind kind, const struct norm_grads 
 	struct mat copy = mat_rows(to->copy, first, rows);
 	copy.amax = to->copy.amax;
 	K(norm_bwd_w)(d, kind, to->dgamma, to->dbeta, dy, x, stats, first, rows);
-	bwd_x(kind, to->dx, dy, x, stats, gamma, first, rows);
+	bwd_x_rows(kind, to->dx, dy, x, stats, gamma, first, rows);
 	if (to->copy.p)
 		K(round)(d, copy, mat_rows(to->dx, first, rows), copy.type, 1);
 	if (to->copy.p && to->sums.p)
@@ -168,9 +169,8 @@ void K(residual_norm)(struct device *d, struct mat y, struct mat x, struct mat s
 	K(norm_fwd)(d, n->kind, n->h, n->stats, y, n->gamma, n->beta, n->eps);
 }
 
-/* ---- norms of heads ---------------------------------------------------------------- */
-
-static float rstd_of_head(struct mat x, int64_t at, int64_t dim, float eps)
+/* Returns 1 / sqrt(mean(x^2) + eps) of the head at element `at`. */
+static float head_rstd(struct mat x, int64_t at, int64_t dim, float eps)
 {
 	float buf[PIECE], square = 0;
 	for (int64_t c = 0; c < dim; c += PIECE) {
@@ -188,12 +188,12 @@ void K(head_norm_fwd)(
 	BUG_ON(x.cols % dim || mat_size(y) != size || y.type != x.type);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t at = 0; at < size; at += dim) {
-		float rstd = rstd_of_head(x, at, dim, eps), buf_x[PIECE], buf_y[PIECE];
+		float rstd = head_rstd(x, at, dim, eps), buf_x[PIECE], buf_y[PIECE];
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
 			const float *in = piece_load(x, at + c, n, buf_x);
 			const float *g = (const float *)gamma.p + c;
-			float *out = piece_of(y, at + c, buf_y);
+			float *out = piece_or_buffer(y, at + c, buf_y);
 			for (int64_t j = 0; j < n; j++)
 				out[j] = in[j] * rstd * g[j];
 			piece_store(y, at + c, n, out);
@@ -201,8 +201,8 @@ void K(head_norm_fwd)(
 	}
 }
 
-/* e = dy gamma and h = x rstd, for channels [c, c + n) of the head at `at` */
-static void head_piece(float *e, float *h, struct mat dy, struct mat x, int64_t at,
+/* Sets e = dy gamma and h = x rstd, for channels [c, c + n) of the head at element `at`. */
+static void load_head_piece(float *e, float *h, struct mat dy, struct mat x, int64_t at,
 	int64_t c, int64_t n, const float *gamma, float rstd)
 {
 	float buf[PIECE];
@@ -214,7 +214,7 @@ static void head_piece(float *e, float *h, struct mat dy, struct mat x, int64_t 
 		h[j] = in[j] * rstd;
 }
 
-/* dx = rstd (e - h mean(e h)) */
+/* Computes dx = rstd (e - h mean(e h)) for each head. */
 void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct mat x,
 	struct mat gamma, float eps)
 {
@@ -222,19 +222,19 @@ void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct m
 	BUG_ON(x.cols % dim || mat_size(dy) != size || mat_size(dx) != size);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t at = 0; at < size; at += dim) {
-		float rstd = rstd_of_head(x, at, dim, eps), mean = 0;
+		float rstd = head_rstd(x, at, dim, eps), mean = 0;
 		float e[PIECE], h[PIECE], buf[PIECE];
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
-			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
+			load_head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
 			mean += dot(e, h, n);
 		}
 		mean /= (float)dim;
 		int64_t to = at / x.cols * mat_stride(dx) + at % x.cols;
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
-			float *out = piece_of(dx, to + c, buf);
-			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
+			float *out = piece_or_buffer(dx, to + c, buf);
+			load_head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
 			for (int64_t j = 0; j < n; j++)
 				out[j] = rstd * (e[j] - h[j] * mean);
 			piece_store(dx, to + c, n, out);
@@ -242,7 +242,7 @@ void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct m
 	}
 }
 
-/* Parallel over columns, so that each sum is over the heads in order. */
+/* Works in parallel over columns, so that each sum is over the heads in order. */
 void K(head_norm_bwd_w)(
 	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
 {
@@ -257,7 +257,7 @@ void K(head_norm_bwd_w)(
 			float part[COLS] = {0};
 			int64_t end = min64(size, first + HEADS * dim);
 			for (int64_t at = first; at < end; at += dim) {
-				float rstd = rstd_of_head(x, at, dim, eps);
+				float rstd = head_rstd(x, at, dim, eps);
 				const float *in = piece_load(x, at + c, n, buf_x);
 				const float *up = piece_load(dy, at + c, n, buf_dy);
 				for (int64_t j = 0; j < n; j++)

@@ -6,8 +6,6 @@
 #include <immintrin.h>
 #endif
 
-/* ---- Philox in vectors ----------------------------------------------------------- */
-
 /* Each 32-bit word is in a 64-bit lane, as the instruction for 32 x 32 -> 64-bit multiplication
  * needs it, which GCC does not generate for plain loops. The upper half of a lane is ignored. */
 #if defined(__AVX512F__)
@@ -29,12 +27,12 @@ typedef uint64_t words __attribute__((vector_size(WORDS_BYTES)));
 typedef uint32_t narrow_words
 	__attribute__((vector_size(WORDS_BYTES / 2), aligned(4), may_alias));
 
-static inline void put_words(uint32_t *to, words x)
+static inline void store_words(uint32_t *to, words x)
 {
 	*(narrow_words *)to = __builtin_convertvector(x, narrow_words);
 }
 
-/* to[i][l] = word i of block first + l; `first` is a multiple of NORMAL_LANES. */
+/* Sets to[i][l] to word i of block first + l; `first` is a multiple of NORMAL_LANES. */
 static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key key,
 	uint64_t first, uint32_t attempt)
 {
@@ -56,10 +54,10 @@ static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key 
 			k0 += 0x9E3779B9u;
 			k1 += 0xBB67AE85u;
 		}
-		put_words(&to[0][l], c0);
-		put_words(&to[1][l], c1);
-		put_words(&to[2][l], c2);
-		put_words(&to[3][l], c3);
+		store_words(&to[0][l], c0);
+		store_words(&to[1][l], c1);
+		store_words(&to[2][l], c2);
+		store_words(&to[3][l], c3);
 	}
 }
 
@@ -88,7 +86,7 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 		to[i] = o->mean + o->std * z[skip + i];
 }
 
-/* Parallel over the tiles of all rows; `tiles`: the maximum number that a row can overlap. */
+/* Works in parallel over the tiles of all rows; `tiles`: the most that a row can overlap. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	int64_t step = row_step(o->rng.row_step, x);

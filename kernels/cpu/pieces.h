@@ -20,7 +20,7 @@ static inline v16 load_bf16(const uint16_t *p)
 	return (v16)(__builtin_convertvector(*(const v16h *)p, v16u) << 16);
 }
 
-/* narrow_bits() to bf16 for 16 elements, in fewer instructions than GCC's code for its loop. */
+/* Rounds 16 elements as narrow_bits() does, in fewer instructions than GCC's code for a loop. */
 static inline void store_bf16(uint16_t *p, v16 x)
 {
 	v16u u = (v16u)x, nan = (v16u)((u & ~SIGN_BIT) > INFINITE);
@@ -35,27 +35,27 @@ static inline void raise_amax(struct device *d, struct mat y)
 		K(amax)(d, y.amax, y);
 }
 
-static inline void *address(struct mat m, int64_t at)
+static inline void *element_address(struct mat m, int64_t at)
 {
 	return (char *)m.p + at * dtype_bytes(m.type);
 }
 
 /* Returns where to compute the elements from `at` on, before piece_store(); NULL if m.p is NULL. */
-static inline float *piece_of(struct mat m, int64_t at, float buf[PIECE])
+static inline float *piece_or_buffer(struct mat m, int64_t at, float buf[PIECE])
 {
 	return !m.p ? NULL : m.type == DT_F32 ? (float *)m.p + at : buf;
 }
 
-/* Returns elements [at, at + n). */
+/* Returns elements [at, at + n) as floats; NULL if m.p is NULL. */
 static inline float *piece_load(struct mat m, int64_t at, int64_t n, float buf[PIECE])
 {
 	if (m.p && m.type != DT_F32)
-		K(widen_run)(buf, address(m, at), m.type, n);
-	return piece_of(m, at, buf);
+		K(widen_run)(buf, element_address(m, at), m.type, n);
+	return piece_or_buffer(m, at, buf);
 }
 
 static inline void piece_store(struct mat m, int64_t at, int64_t n, const float *x)
 {
 	if (m.p && m.type != DT_F32)
-		K(narrow_run)(address(m, at), m.type, x, n);
+		K(narrow_run)(element_address(m, at), m.type, x, n);
 }

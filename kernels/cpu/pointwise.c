@@ -1,10 +1,8 @@
 /* Element-wise kernels: activations, residual sums, dropout, RoPE, embeddings. */
 #include "kernels/cpu/pieces.h"
 
-/* ---- activations ----------------------------------------------------------------- */
-
-/* GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because
- * (1 + tanh u) / 2 = sigmoid(2u). */
+/* Returns 2u. GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because (1 + tanh
+ * u) / 2 = sigmoid(2u). */
 static inline float gelu_tanh_u2(float x)
 {
 	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
@@ -62,7 +60,7 @@ static inline float geglu_tanh_slope(float x, float gate, float up, float *dgate
 #define PLAIN_BWD(f) dy[j] * f##_slope(a[j])
 #define GATED_BWD(f) f##_slope(a[j], b[j], dy[j], &db[j])
 
-static void act_piece(
+static void act_fwd_piece(
 	enum act_kind kind, float *y, const float *a, const float *b, int64_t n)
 {
 	switch (kind) {
@@ -84,8 +82,8 @@ void K(act_fwd)(
 	for (int64_t i = 0; i < size; i += PIECE) {
 		float buf_y[PIECE], buf_a[PIECE], buf_b[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		float *out = piece_of(y, i, buf_y);
-		act_piece(kind, out, piece_load(a, i, n, buf_a),
+		float *out = piece_or_buffer(y, i, buf_y);
+		act_fwd_piece(kind, out, piece_load(a, i, n, buf_a),
 			piece_load(b, i, n, buf_b), n);
 		piece_store(y, i, n, out);
 	}
@@ -115,7 +113,8 @@ void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat 
 	for (int64_t i = 0; i < size; i += PIECE) {
 		float buf[3][PIECE], buf_da[PIECE], buf_db[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		float *out = piece_of(da, i, buf_da), *out_b = piece_of(db, i, buf_db);
+		float *out = piece_or_buffer(da, i, buf_da),
+		      *out_b = piece_or_buffer(db, i, buf_db);
 		act_bwd_piece(kind, out, out_b, piece_load(dy, i, n, buf[0]),
 			piece_load(a, i, n, buf[1]), piece_load(b, i, n, buf[2]), n);
 		piece_store(da, i, n, out);
@@ -125,7 +124,7 @@ void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat 
 	raise_amax(d, db);
 }
 
-/* y = a + sign b */
+/* Computes y = a + sign b. */
 static void add_signed(struct mat y, struct mat a, struct mat b, float sign)
 {
 	int64_t size = mat_size(y);
@@ -149,7 +148,7 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 	add_signed(y, a, b, -1);
 }
 
-/* Dropout of n columns of row i, from column `col` on, a multiple of 4. `out` may be `in`. */
+/* Applies dropout to n columns of row i, from `col`, a multiple of 4, on. `out` may be `in`. */
 static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int64_t col,
 	const struct dropout *o)
 {
@@ -177,14 +176,14 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 		for (int64_t c = 0; c < x.cols; c += PIECE) {
 			int64_t n = min64(PIECE, x.cols - c), at = i * x.cols + c;
 			const float *in = piece_load(x, at, n, buf);
-			float *out = piece_of(y, at, buf);
+			float *out = piece_or_buffer(y, at, buf);
 			dropout_piece(out, in, n, i, c, o);
 			piece_store(y, at, n, out);
 		}
 	}
 }
 
-/* Computes a piece of row i, from column `col` on. y may be x or the sum. */
+/* Computes a piece of a row of y = x + dropout(sum + bias), from `col` on. y may be x or sum. */
 static void residual_piece(float *y, const float *x, struct mat sum, const float *bias,
 	int64_t i, int64_t col, const struct dropout *o)
 {
@@ -216,7 +215,7 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	}
 }
 
-static void rotate(
+static void rotate_pairs(
 	float *a, float *b, const float *cosine, const float *sine, float sign, int64_t n)
 {
 	for (int64_t j = 0; j < n; j++) {
@@ -241,7 +240,7 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 				int64_t at = i * mat_stride(x) + h * dim + c;
 				float *a = piece_load(x, at, n, buf_a);
 				float *b = piece_load(x, at + half, n, buf_b);
-				rotate(a, b, cosine + c, sine + c, sign, n);
+				rotate_pairs(a, b, cosine + c, sine + c, sign, n);
 				piece_store(x, at, n, a);
 				piece_store(x, at + half, n, b);
 			}
@@ -257,20 +256,20 @@ void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *i
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
 		int64_t id = ids[i] - first;
-		bool here = id >= 0 && id < w.rows;
+		bool in_slice = id >= 0 && id < w.rows;
 		float *out = mat_row(y, i);
-		const float *in = mat_row(w, here ? id : 0);
-		if (!here && !add)
+		const float *in = mat_row(w, in_slice ? id : 0);
+		if (!in_slice && !add)
 			memset(out, 0, (size_t)n * sizeof(float));
-		else if (here && !add)
+		else if (in_slice && !add)
 			memcpy(out, in, (size_t)n * sizeof(float));
-		else if (here)
+		else if (in_slice)
 			for (int64_t j = 0; j < n; j++)
 				out[j] += in[j];
 	}
 }
 
-/* Parallel over columns, so that each sum is over the rows in order. */
+/* Works in parallel over columns, so that each sum is over the rows in order. */
 void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {

@@ -71,7 +71,7 @@ static void round_piece(
 {
 	float buf[PIECE];
 	const float *in = piece_load(x, at, n, buf);
-	float *out = piece_of(y, at, buf);
+	float *out = piece_or_buffer(y, at, buf);
 	round_run(out, in, n, y.type == DT_F32 ? type : DT_F32, scale);
 	piece_store(y, at, n, out);
 }
@@ -86,8 +86,6 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 	raise_amax(d, y);
 }
 
-/* ---- with the transposed matrix -------------------------------------------------------- */
-
 enum { TILE = 64 };
 
 /* Casts rows [r, r + rows) of columns [c, c + cols) to y and to the transposed matrix. */
@@ -101,7 +99,7 @@ static void cast_tile(struct mat y, struct mat x, int64_t r, int64_t rows, int64
 		round_run(scaled, piece_load(x, at, cols, buf), cols, DT_F32, scale);
 		narrow_byte(tile[i], y.type, scaled, cols);
 		if (y.p)
-			memcpy(address(y, at), tile[i], (size_t)cols);
+			memcpy(element_address(y, at), tile[i], (size_t)cols);
 	}
 	for (int64_t j = 0; j < cols; j++) {
 		uint8_t *to = (uint8_t *)y.transposed + (c + j) * x.rows + r;
@@ -110,12 +108,12 @@ static void cast_tile(struct mat y, struct mat x, int64_t r, int64_t rows, int64
 	}
 }
 
-static void cast_both(struct mat y, struct mat x, float scale)
+static void cast_transposed(struct mat y, struct mat x, float scale)
 {
-	int64_t across = ceil_div(x.cols, TILE), down = ceil_div(x.rows, TILE);
+	int64_t n_across = ceil_div(x.cols, TILE), n_down = ceil_div(x.rows, TILE);
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
-	for (int64_t i = 0; i < across * down; i++) {
-		int64_t r = i / across * TILE, c = i % across * TILE;
+	for (int64_t i = 0; i < n_across * n_down; i++) {
+		int64_t r = i / n_across * TILE, c = i % n_across * TILE;
 		cast_tile(y, x, r, min64(TILE, x.rows - r), c, min64(TILE, x.cols - c),
 			scale);
 	}
@@ -128,13 +126,11 @@ void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat 
 	BUG_ON(dtype_bytes(type) != 1);
 	BUG_ON(y.transposed && (y.type != type || y.rows != x.rows || y.cols != x.cols));
 	if (y.transposed)
-		cast_both(y, x, scale);
+		cast_transposed(y, x, scale);
 	else
 		K(round)(d, y, x, type, scale);
 	*inverse = 1.0f / scale;
 }
-
-/* ---- elements of messages ---------------------------------------------------------------- */
 
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
@@ -180,8 +176,6 @@ void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const flo
 		p[i] = widen_bits(x[i], DT_E4M3) * inverse;
 }
 
-/* ---- amax ------------------------------------------------------------------------------ */
-
 void K(amax)(struct device *d, float *to, struct mat x)
 {
 	int64_t size = mat_size(x);
@@ -190,8 +184,8 @@ void K(amax)(struct device *d, float *to, struct mat x)
 	for (int64_t i = 0; i < size; i += PIECE) {
 		float buf[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		int32_t most = max_size_bits(piece_load(x, i, n, buf), n);
-		max = most > max ? most : max;
+		int32_t bits = max_size_bits(piece_load(x, i, n, buf), n);
+		max = bits > max ? bits : max;
 	}
 	*to = float_of((uint32_t)max);
 }

@@ -13,9 +13,9 @@ enum { TILE = 4, TILES_FROM = 16 };
 enum { TILE = 1, TILES_FROM = INT32_MAX };
 #endif
 
-/* out[i][j] = dot(x[i], w[j]), with its bits: computes the four sums of dot() one after another. */
-static void dots(float out[TILE][TILE], const float *x, int64_t x_stride, const float *w,
-	int64_t w_stride, int64_t n)
+/* Sets out[i][j] to dot(x[i], w[j]), with its bits, by computing its four sums one by one. */
+static void dot_tile(float out[TILE][TILE], const float *x, int64_t x_stride,
+	const float *w, int64_t w_stride, int64_t n)
 {
 	enum { SUMS = 4, STEP = 16 * SUMS };
 	v16 sums[SUMS][TILE][TILE];
@@ -45,7 +45,7 @@ static void dots(float out[TILE][TILE], const float *x, int64_t x_stride, const 
 		}
 }
 
-/* y = x w^T in whole tiles of columns [c, c + cols); returns the number of rows that they cover. */
+/* Computes y = x w^T in whole tiles of columns [c, c + cols). Returns how many rows they cover. */
 static int64_t linear_tiles(
 	struct mat y, struct mat x, struct mat w, const float *b, int64_t c, int64_t cols)
 {
@@ -55,7 +55,7 @@ static int64_t linear_tiles(
 		return 0;
 	for (; i + TILE <= y.rows; i += TILE)
 		for (int64_t j = c; j < c + cols; j += TILE) {
-			dots(v, mat_row(x, i), x.cols, mat_row(w, j), w.cols, x.cols);
+			dot_tile(v, mat_row(x, i), x.cols, mat_row(w, j), w.cols, x.cols);
 			for (int64_t t = 0; t < TILE * TILE; t++) {
 				int64_t col = j + t % TILE;
 				float sum = v[t / TILE][t % TILE];
@@ -85,8 +85,6 @@ void K(linear_row)(
 	}
 }
 
-/* ---- attention --------------------------------------------------------------------- */
-
 /* The keys and values of a head; their rows are `stride` apart. window: as in struct attn. */
 struct keys_values {
 	const float *k, *v;
@@ -94,8 +92,8 @@ struct keys_values {
 	float scale;
 };
 
-/* s[j] = scale q k[j] for keys [first, n) */
-static void scores(
+/* Sets s[j] to scale q k[j] for keys [first, n). */
+static void key_scores(
 	float *s, const float *q, const struct keys_values *x, int64_t first, int64_t n)
 {
 	for (int64_t j = first; j < n; j++)
@@ -104,7 +102,7 @@ static void scores(
 
 /* Replaces n scores by exp(score - max), and scores of keys before the window by 0; returns 1 /
  * their sum. */
-static float softmax(float *s, const struct keys_values *x, int64_t n)
+static float softmax_row(float *s, const struct keys_values *x, int64_t n)
 {
 	for (int64_t j = 0; x->window && j < n - x->window; j++)
 		s[j] = -INFINITY;
@@ -114,33 +112,34 @@ static float softmax(float *s, const struct keys_values *x, int64_t n)
 	return 1.0f / sum_of(s, n);
 }
 
-/* o += s v for elements [e, dim) and keys [first, n) */
-static void weigh(float *o, const float *s, const struct keys_values *x, int64_t first,
-	int64_t n, int64_t e)
+/* Adds s v to o, for elements [e, dim) and keys [first, n). */
+static void add_values(float *o, const float *s, const struct keys_values *x,
+	int64_t first, int64_t n, int64_t e)
 {
 	for (int64_t j = first; j < n; j++)
 		for (int64_t i = e; i < x->dim; i++)
 			o[i] += s[j] * x->v[j * x->stride + i];
 }
 
-static void attend(
+/* Computes the attention of one query to n keys; s is scratch memory for the scores. */
+static void attend_row(
 	float *o, const float *q, const struct keys_values *x, int64_t n, float *s)
 {
-	scores(s, q, x, 0, n);
-	float inverse = softmax(s, x, n);
+	key_scores(s, q, x, 0, n);
+	float inverse = softmax_row(s, x, n);
 	memset(o, 0, (size_t)x->dim * sizeof(float));
-	weigh(o, s, x, 0, n, 0);
+	add_values(o, s, x, 0, n, 0);
 	for (int64_t e = 0; e < x->dim; e++)
 		o[e] *= inverse;
 }
 
-/* o[TILE] = s v for n keys and `vectors` vectors of elements from e on; s has rows of s_stride. */
-static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o_stride,
-	const float *s, int64_t s_stride, const struct keys_values *x, int64_t n,
-	int64_t e, const int vectors)
+/* Sets o[TILE] to s v for n keys and `vectors` vectors from element e on. s_stride: rows of s. */
+static inline __attribute__((always_inline)) void add_values_tile(float *o,
+	int64_t o_stride, const float *s, int64_t s_stride, const struct keys_values *x,
+	int64_t n, int64_t e, const int vectors)
 {
-	enum { MOST = 4 };
-	v16 c[TILE][MOST] = {{{0}}};
+	enum { MAX_VECTORS = 4 };
+	v16 c[TILE][MAX_VECTORS] = {{{0}}};
 	for (int64_t j = 0; j < n; j++) {
 		const float *v = x->v + j * x->stride + e;
 #pragma GCC unroll 4
@@ -154,33 +153,33 @@ static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o
 			v16_store(o + i * o_stride + e + 16 * l, c[i][l]);
 }
 
-/* attend() for TILE queries, with the same bits; query i has n + i keys. Keys and values are read
- * once for all queries. */
+/* Computes the attention of TILE queries, with the bits of attend_row(); query i has n + i keys.
+ * Reads keys and values once for all queries. */
 static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_stride,
 	const struct keys_values *x, int64_t n, float *s, int64_t s_stride)
 {
 	int64_t common = n / TILE * TILE, dim = x->dim, e = 0;
 	float v[TILE][TILE];
 	for (int64_t j = 0; j < common; j += TILE) {
-		dots(v, q, q_stride, x->k + j * x->stride, x->stride, dim);
+		dot_tile(v, q, q_stride, x->k + j * x->stride, x->stride, dim);
 		for (int i = 0; i < TILE; i++)
 			for (int l = 0; l < TILE; l++)
 				s[i * s_stride + j + l] = x->scale * v[i][l];
 	}
 	float inverse[TILE];
 	for (int i = 0; i < TILE; i++) {
-		scores(s + i * s_stride, q + i * q_stride, x, common, n + i);
-		inverse[i] = softmax(s + i * s_stride, x, n + i);
+		key_scores(s + i * s_stride, q + i * q_stride, x, common, n + i);
+		inverse[i] = softmax_row(s + i * s_stride, x, n + i);
 	}
 	for (; e + 64 <= dim; e += 64)
-		weigh_tile(o, o_stride, s, s_stride, x, common, e, 4);
+		add_values_tile(o, o_stride, s, s_stride, x, common, e, 4);
 	for (; e + 16 <= dim; e += 16)
-		weigh_tile(o, o_stride, s, s_stride, x, common, e, 1);
+		add_values_tile(o, o_stride, s, s_stride, x, common, e, 1);
 	for (int i = 0; i < TILE; i++) {
-		float *to = o + i * o_stride, *mine = s + i * s_stride;
+		float *to = o + i * o_stride, *row_scores = s + i * s_stride;
 		memset(to + e, 0, (size_t)(dim - e) * sizeof(float));
-		weigh(to, mine, x, 0, common, e);
-		weigh(to, mine, x, common, n + i, 0);
+		add_values(to, row_scores, x, 0, common, e);
+		add_values(to, row_scores, x, common, n + i, 0);
 		for (int64_t l = 0; l < dim; l++)
 			to[l] *= inverse[i];
 	}
@@ -209,7 +208,7 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 		/* the tiles of a head follow each other: its keys and values stay in the cache */
 		int64_t h = t / tiles, i = t % tiles * tile,
 			end = min64(i + tile, q.rows);
-		float *mine = s + omp_get_thread_num() * tile * longest;
+		float *own = s + omp_get_thread_num() * tile * longest;
 		float *out = mat_row(o, i) + h * dim;
 		const float *in = mat_row(q, i) + h * dim;
 		int64_t n = first + i + 1, from = skipped_keys(n, window);
@@ -217,10 +216,10 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 		const struct keys_values x = {(const float *)k.p + at,
 			(const float *)v.p + at, k.cols, dim, window, scale};
 		if (tile > 1 && end - i == tile)
-			attend_tile(out, o.cols, in, q.cols, &x, n - from, mine, longest);
+			attend_tile(out, o.cols, in, q.cols, &x, n - from, own, longest);
 		else
 			for (; i < end; i++, n++, out += o.cols, in += q.cols)
-				attend(out, in, &x, n - from, mine);
+				attend_row(out, in, &x, n - from, own);
 	}
 	arena_reset(d->scratch, mark);
 }

@@ -92,7 +92,7 @@ static void muon_update_part(const struct update_part *x, const struct update *o
 UPDATE(muon_update)
 
 /* Returns the index in the matrix of a slice's row; *step: from one element to the next. */
-static int64_t sliced_at(
+static int64_t sliced_index(
 	const struct sliced *s, int64_t slice, int64_t row, int64_t *step)
 {
 	int64_t col = slice * (s->cols / s->slices);
@@ -108,7 +108,7 @@ void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 	float scale = muon_scale(exact_round(squares));
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < s->slices * s->rows; i++) {
-		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
+		int64_t step, at = sliced_index(s, i / s->rows, i % s->rows, &step);
 		for (int64_t j = 0; j < width; j++) {
 			float v = slices[i * width + j] * scale;
 			if (x.type == DT_F32)
@@ -125,7 +125,7 @@ void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct 
 	int64_t width = s->cols / s->slices;
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < s->slices * s->rows; i++) {
-		int64_t step, at = sliced_at(s, i / s->rows, i % s->rows, &step);
+		int64_t step, at = sliced_index(s, i / s->rows, i % s->rows, &step);
 		for (int64_t j = 0; j < width; j++) {
 			int64_t k = at + j * step;
 			slices[i * width + j] =
@@ -158,6 +158,7 @@ void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss
 	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
 }
 
+/* Returns the sum of squares of a row in double, over 16 lanes that are then added as a tree. */
 static double sumsq(const float *row, int64_t n)
 {
 	double lane[16] = {0};
@@ -206,7 +207,7 @@ void K(zero)(struct device *d, struct mat x)
 	int64_t n = mat_size(x);
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
-		memset(address(x, i), 0,
+		memset(element_address(x, i), 0,
 			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(x.type)));
 }
 
@@ -229,7 +230,7 @@ void K(copy)(struct device *d, struct mat to, struct mat from)
 	}
 #pragma omp parallel for if (n > PARALLEL_FROM)
 	for (int64_t i = 0; i < n; i += PARALLEL_FROM)
-		memcpy(address(to, i), address(from, i),
+		memcpy(element_address(to, i), element_address(from, i),
 			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(to.type)));
 }
 

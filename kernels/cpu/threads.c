@@ -39,9 +39,9 @@ static struct {
 	long end, chunk;
 } pool = {.threads = 1};
 
-static _Thread_local int my_id, my_team = 1, depth; /* depth: of nested regions */
+static _Thread_local int thread_id, team_size = 1, depth; /* depth: of nested regions */
 
-static inline void pause_a_little(void)
+static inline void pause_briefly(void)
 {
 #if defined(__x86_64__)
 	__builtin_ia32_pause();
@@ -72,7 +72,7 @@ static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep
 			adapt_spins(true);
 			return now;
 		}
-		pause_a_little();
+		pause_briefly();
 	}
 	adapt_spins(false);
 	atomic_store(asleep, 1);
@@ -83,15 +83,15 @@ static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep
 	return now;
 }
 
-static void *work(void *with)
+static void *run_worker(void *worker)
 {
-	struct worker *w = with;
-	my_id = w->id;
+	struct worker *w = worker;
+	thread_id = w->id;
 	depth = 1;
-	unsigned seen = 0;
+	unsigned last_region = 0;
 	for (;;) {
-		seen = wait_change(&w->region, seen, &w->asleep);
-		my_team = pool.team;
+		last_region = wait_change(&w->region, last_region, &w->asleep);
+		team_size = pool.team;
 		pool.fn(pool.data);
 		if (atomic_fetch_sub_explicit(&pool.running, 1, memory_order_acq_rel) ==
 			1)
@@ -111,7 +111,7 @@ static int start_workers(int n)
 	while (pool.n_started < n) {
 		struct worker *w = &pool.workers[pool.n_started + 1];
 		*w = (struct worker){.id = pool.n_started + 1};
-		if (pthread_create(&w->thread, NULL, work, w))
+		if (pthread_create(&w->thread, NULL, run_worker, w))
 			break;
 		pthread_detach(w->thread);
 		pool.n_started++;
@@ -119,7 +119,8 @@ static int start_workers(int n)
 	return pool.n_started < n ? pool.n_started : n;
 }
 
-static void call_workers(int n)
+/* Starts the region in workers 1 .. n, and wakes those that sleep. */
+static void start_region(int n)
 {
 	atomic_store_explicit(&pool.running, (unsigned)n, memory_order_relaxed);
 	for (int i = 1; i <= n; i++) {
@@ -130,7 +131,7 @@ static void call_workers(int n)
 	}
 }
 
-static void join_workers(void)
+static void wait_for_workers(void)
 {
 	unsigned left;
 	for (int i = 0; i < spins; i++) {
@@ -138,7 +139,7 @@ static void join_workers(void)
 			adapt_spins(true);
 			return;
 		}
-		pause_a_little();
+		pause_briefly();
 	}
 	adapt_spins(false);
 	while ((left = atomic_load(&pool.running)))
@@ -155,12 +156,12 @@ void GOMP_loop_end_nowait(void);
 
 static void run_serially(void (*fn)(void *), void *data)
 {
-	int outer = my_team, id = my_id;
-	my_team = 1;
-	my_id = 0;
+	int outer = team_size, id = thread_id;
+	team_size = 1;
+	thread_id = 0;
 	fn(data);
-	my_team = outer;
-	my_id = id;
+	team_size = outer;
+	thread_id = id;
 }
 
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags)
@@ -178,17 +179,17 @@ void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigne
 	} else {
 		pool.fn = fn;
 		pool.data = data;
-		pool.team = my_team = workers + 1;
-		call_workers(workers);
+		pool.team = team_size = workers + 1;
+		start_region(workers);
 		fn(data);
-		join_workers();
-		my_team = 1;
+		wait_for_workers();
+		team_size = 1;
 	}
 	depth--;
 }
 
-/* A region has one loop, which the first thread to arrive initializes. A nested region has one
- * thread, which gets the whole loop. */
+/* Starts the loop of a region, which the first thread to arrive initializes. A nested region has
+ * one thread, which gets the whole loop. */
 _Bool GOMP_loop_nonmonotonic_dynamic_start(
 	long start, long end, long step, long chunk, long *from, long *to)
 {
@@ -205,7 +206,7 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 		atomic_store_explicit(&pool.loop, LOOP_READY, memory_order_release);
 	}
 	while (atomic_load_explicit(&pool.loop, memory_order_acquire) != LOOP_READY)
-		pause_a_little();
+		pause_briefly();
 	return GOMP_loop_nonmonotonic_dynamic_next(from, to);
 }
 
@@ -227,12 +228,12 @@ void GOMP_loop_end_nowait(void)
 
 int omp_get_thread_num(void)
 {
-	return my_id;
+	return thread_id;
 }
 
 int omp_get_num_threads(void)
 {
-	return my_team;
+	return team_size;
 }
 
 int omp_get_max_threads(void)

@@ -27,15 +27,16 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	}
 }
 
-/* Returns the scale of a row. Rounded to nearest, it leaves no code above MAX_CODE, since an error
- * of 2^-9 shifts a code by less than half. `up`: for stochastic rounding, as clamping is biased. */
-static float scale_of(const float *x, int64_t n, bool up)
+/* Returns the scale of a row. Rounded to nearest, it leaves no code above MAX_CODE, since an
+ * error of 2^-9 shifts a code by less than half. `rounds_up`: for stochastic rounding, as
+ * clamping is biased. */
+static float row_scale(const float *x, int64_t n, bool rounds_up)
 {
 	int32_t max = max_size_bits(x, n);
 	if (max >= infinite)
 		return 0;
 	uint32_t u = bits_of(float_of((uint32_t)max) / MAX_CODE);
-	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
+	u += rounds_up ? 0xffff : 0x7fff + (u >> 16 & 1);
 	float scale = float_of(u & upper);
 	return scale < 0x1p-126f ? 0 : scale;
 }
@@ -61,7 +62,7 @@ static void round_codes_random(
 
 static float quantize_row(float *x, int64_t n, int8_t *codes, const struct rng_stream *c)
 {
-	float scale = scale_of(x, n, c);
+	float scale = row_scale(x, n, c);
 	if (scale == 0)
 		memset(x, 0, (size_t)n * sizeof(*x));
 	else if (c)

@@ -1,7 +1,7 @@
 /* Softmax cross-entropy over slices of the vocabulary. */
 #include "kernels/cpu/pieces.h"
 
-/* lane[l] += the sum of exp(x[i] - max) over all i with i % 16 = l */
+/* Adds the sum of exp(x[i] - max) over all i with i % 16 = l to lane[l]. */
 static void sum_exp_piece(float lane[16], const float *x, int64_t n, float max)
 {
 	int64_t i = 0;
@@ -29,7 +29,7 @@ static float sum_exp(struct mat x, int64_t first, int64_t n, float max)
 	return (float)total;
 }
 
-/* max_of() for matrices of any type. */
+/* Returns the maximum of n elements of a matrix of any type, as max_of() does. */
 static float max_logit(struct mat x, int64_t first, int64_t n)
 {
 	float buf[PIECE], max = -INFINITY;
@@ -55,80 +55,82 @@ static float sum_logits(struct mat x, int64_t first, int64_t n)
 	return (float)total;
 }
 
-/* Returns a slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
-static float smoothed(float hit, float sum, float e, int64_t vocab)
+/* Returns a slice's addend of (1 - e) x[t] + e (mean of x); target_logit is x[t], or -infinity. */
+static float smoothed(float target_logit, float sum, float e, int64_t vocab)
 {
 	float even = e / (float)vocab * sum;
-	return hit > -INFINITY ? (1 - e) * hit + even : even;
+	return target_logit > -INFINITY ? (1 - e) * target_logit + even : even;
 }
 
 void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
-	int64_t real = max64(0, min64(logits.cols, vocab - first));
+	int64_t n_real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
 		float buf[PIECE];
-		bool here = t >= 0 && t < real;
+		bool in_slice = t >= 0 && t < n_real;
 		if (targets[i] < 0) {
 			to.max[i] = 0, to.sum[i] = 1, to.target[i] = INFINITY;
 			continue;
 		}
-		to.max[i] = max_logit(logits, row, real);
-		to.sum[i] = real ? sum_exp(logits, row, real, to.max[i]) : 0;
-		to.target[i] = here ? *piece_load(logits, row + t, 1, buf) : -INFINITY;
+		to.max[i] = max_logit(logits, row, n_real);
+		to.sum[i] = n_real ? sum_exp(logits, row, n_real, to.max[i]) : 0;
+		to.target[i] =
+			in_slice ? *piece_load(logits, row + t, 1, buf) : -INFINITY;
 		if (terms.smoothing > 0)
 			to.target[i] = smoothed(to.target[i],
-				sum_logits(logits, row, real), terms.smoothing, vocab);
+				sum_logits(logits, row, n_real), terms.smoothing, vocab);
 	}
 }
 
-/* Sums over slices by the canonical tree: pairs of neighbors; a node without a pair moves up. */
-static float join_tree(const float *max, const float *sum, int64_t rows, int64_t begin,
+/* Sums exponentials by the canonical tree: pairs of neighbors; a node without a pair moves up. */
+static float sum_exp_tree(const float *max, const float *sum, int64_t rows, int64_t begin,
 	int64_t end, int64_t n_slices, float top)
 {
 	if (end - begin == 1)
 		return sum[begin * rows] * exp_f(max[begin * rows] - top);
 	int64_t middle = begin + (end - begin) / 2;
-	float left = join_tree(max, sum, rows, begin, middle, n_slices, top);
+	float left = sum_exp_tree(max, sum, rows, begin, middle, n_slices, top);
 	if (middle >= n_slices)
 		return left;
-	return left + join_tree(max, sum, rows, middle, end, n_slices, top);
+	return left + sum_exp_tree(max, sum, rows, middle, end, n_slices, top);
 }
 
-/* Sums addends by the same tree. */
-static float add_tree(
+/* Sums the addends of slices [begin, end) by the canonical tree. */
+static float sum_tree(
 	const float *x, int64_t rows, int64_t begin, int64_t end, int64_t n_slices)
 {
 	if (end - begin == 1)
 		return x[begin * rows];
 	int64_t middle = begin + (end - begin) / 2;
-	float left = add_tree(x, rows, begin, middle, n_slices);
+	float left = sum_tree(x, rows, begin, middle, n_slices);
 	return middle >= n_slices ? left
-				  : left + add_tree(x, rows, middle, end, n_slices);
+				  : left + sum_tree(x, rows, middle, end, n_slices);
 }
 
-void K(xent_join)(struct device *d, float *lse, float *loss, struct xent_stats of,
+void K(xent_join)(struct device *d, float *lse, float *loss, struct xent_stats stats,
 	int64_t n_slices, int64_t rows, struct xent_terms terms)
 {
 	int64_t wide = 1;
 	while (wide < n_slices)
 		wide *= 2;
 	for (int64_t i = 0; i < rows; i++) {
-		float top = -INFINITY, hit = -INFINITY;
+		float top = -INFINITY, target_logit = -INFINITY;
 		for (int64_t s = 0; s < n_slices; s++) {
-			float m = of.max[s * rows + i], t = of.target[s * rows + i];
+			float m = stats.max[s * rows + i], t = stats.target[s * rows + i];
 			top = top > m ? top : m;
-			hit = hit > t ? hit : t;
+			target_logit = target_logit > t ? target_logit : t;
 		}
-		float total =
-			join_tree(of.max + i, of.sum + i, rows, 0, wide, n_slices, top);
+		float total = sum_exp_tree(
+			stats.max + i, stats.sum + i, rows, 0, wide, n_slices, top);
 		lse[i] = top + logf(total);
-		bool weightless = hit - top == INFINITY;
+		bool weightless = target_logit - top == INFINITY;
 		if (terms.smoothing > 0)
-			hit = add_tree(of.target + i, rows, 0, wide, n_slices);
-		loss[i] = lse[i] - hit;
+			target_logit =
+				sum_tree(stats.target + i, rows, 0, wide, n_slices);
+		loss[i] = lse[i] - target_logit;
 		if (terms.z > 0)
 			loss[i] += terms.z * lse[i] * lse[i];
 		if (weightless)
@@ -140,31 +142,32 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
 	const float *scale_at)
 {
-	float scale = *scale_at, even = scale * terms.smoothing / (float)vocab;
-	float one = scale * (1 - terms.smoothing);
-	int64_t real = max64(0, min64(logits.cols, vocab - first));
+	float scale = *scale_at, smoothing = scale * terms.smoothing / (float)vocab;
+	float target_share = scale * (1 - terms.smoothing);
+	int64_t n_real = max64(0, min64(logits.cols, vocab - first));
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
-		int64_t some = targets[i] < 0 ? 0 : real; /* columns with a gradient */
-		float buf[PIECE], all = scale;
+		int64_t n_used =
+			targets[i] < 0 ? 0 : n_real; /* columns with a gradient */
+		float buf[PIECE], factor = scale;
 		if (terms.z > 0)
-			all *= 1 + 2 * terms.z * lse[i];
-		for (int64_t c = 0; c < some; c += PIECE) {
-			int64_t n = min64(PIECE, some - c);
+			factor *= 1 + 2 * terms.z * lse[i];
+		for (int64_t c = 0; c < n_used; c += PIECE) {
+			int64_t n = min64(PIECE, n_used - c);
 			float *x = piece_load(logits, row + c, n, buf);
 			for (int64_t j = 0; j < n; j++)
-				x[j] = all * exp_f(x[j] - lse[i]) - even;
+				x[j] = factor * exp_f(x[j] - lse[i]) - smoothing;
 			if (t >= c && t < c + n)
-				x[t - c] -= one;
+				x[t - c] -= target_share;
 			piece_store(logits, row + c, n, x);
 		}
-		memset(address(logits, row + some), 0,
-			(size_t)((logits.cols - some) * dtype_bytes(logits.type)));
+		memset(element_address(logits, row + n_used), 0,
+			(size_t)((logits.cols - n_used) * dtype_bytes(logits.type)));
 	}
 }
 
-/* Row by row, so that a row stays in the cache. */
+/* Works row by row, so that a row stays in the cache. */
 void K(xent_fused)(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)

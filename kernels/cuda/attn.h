@@ -20,7 +20,7 @@ template <int D> struct head_size {
 	static constexpr int value = D;
 };
 
-template <typename T, typename F> static inline void by_head_size(int64_t dim, F fn)
+template <typename T, typename F> static inline void call_by_head_size(int64_t dim, F fn)
 {
 	if constexpr (sizeof(T) < 4) {
 		if (dim <= 32)
@@ -43,7 +43,7 @@ template <typename T, typename F> static inline void by_head_size(int64_t dim, F
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* The units per 1 of scores: scores are in units of 1 for fp32, and of log 2 for 16-bit types. */
+/* Returns the units in a score of 1: a unit is 1 for fp32, and log 2 for 16-bit types. */
 template <typename T> static __host__ __device__ constexpr float units_per_one(void)
 {
 	return sizeof(T) == 4 ? 1 : LOG2_E;
@@ -62,41 +62,42 @@ template <typename T> static __device__ inline float log_units(float x, float su
 
 /* Returns the rows of the other side's tile that a row at `pos` attends to (KEYS: attended by). */
 template <bool KEYS>
-static __device__ inline struct tile_span attended_rows(struct tile_span theirs, int pos)
+static __device__ inline struct tile_span attended_rows(struct tile_span tile, int pos)
 {
 	if (KEYS)
-		theirs.from = max(theirs.from, pos - theirs.pos);
+		tile.from = max(tile.from, pos - tile.pos);
 	else
-		theirs.to = min(theirs.to, pos - theirs.pos + 1);
-	return theirs;
+		tile.to = min(tile.to, pos - tile.pos + 1);
+	return tile;
 }
 
-/* Returns true if rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows;
- * any_attends(): to any row of it. (KEYS: if the tile attends to the rows.) */
+/* Returns true if rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows
+ * (KEYS: if the whole tile attends to the rows). */
 template <bool KEYS>
 static __device__ inline bool all_attend(
-	struct tile_span theirs, int size, int pos, int rows)
+	struct tile_span tile, int size, int pos, int rows)
 {
-	bool before = KEYS ? pos + rows - 1 <= theirs.pos : theirs.pos + size - 1 <= pos;
-	return before && theirs.from == 0 && theirs.to == size;
+	bool before = KEYS ? pos + rows - 1 <= tile.pos : tile.pos + size - 1 <= pos;
+	return before && tile.from == 0 && tile.to == size;
 }
 
+/* Returns true if any of rows [pos, pos + rows) attends to the tile (KEYS: the tile to any). */
 template <bool KEYS>
-static __device__ inline bool any_attends(struct tile_span theirs, int pos, int rows)
+static __device__ inline bool any_attends(struct tile_span tile, int pos, int rows)
 {
-	return KEYS ? pos <= theirs.pos + theirs.to - 1
-		    : theirs.pos + theirs.from <= pos + rows - 1;
+	return KEYS ? pos <= tile.pos + tile.to - 1
+		    : tile.pos + tile.from <= pos + rows - 1;
 }
 
 struct drop {
 	struct philox_key key;
 	const uint32_t *step;
 	uint32_t first_sample, first_head;
-	uint32_t below; /* smaller random words mean drop */
+	uint32_t below; /* an element is dropped if its random word is smaller */
 	float scale;
 };
 
-static inline struct drop drop_of(const struct attn *a)
+static inline struct drop make_drop(const struct attn *a)
 {
 	/* philox_uniform(x) < p, without rounding, is x >> 8 < p 2^24 */
 	uint32_t below = (uint32_t)ceil((double)a->drop.p * 0x1p24) << 8;
@@ -109,7 +110,7 @@ static inline struct drop drop_of(const struct attn *a)
  * for one query and four consecutive keys: lanes that need words of the same blocks compute
  * one block each and exchange words. */
 template <bool KEYS>
-static __device__ inline void drop_places(
+static __device__ inline void dropout_factors(
 	float keep[4], const struct drop &d, int batch, int head, int row, int col)
 {
 	int lane = lane_id(), g = lane / 4, t = lane % 4;
@@ -152,7 +153,7 @@ static __device__ inline void drop_places(
 }
 
 template <typename T>
-static __device__ inline void put_two(T *to, float x, float y, int n, bool whole)
+static __device__ inline void store_two(T *to, float x, float y, int n, bool whole)
 {
 	if (whole && n >= 2) {
 		pack<T, 2> p = {{narrow<T>(x), narrow<T>(y)}};
@@ -165,15 +166,15 @@ static __device__ inline void put_two(T *to, float x, float y, int n, bool whole
 		to[1] = narrow<T>(y);
 }
 
-static __device__ inline float value_if(const float *x, bool there)
+static __device__ inline float load_if(const float *x, bool is_present)
 {
-	return there ? *x : 0;
+	return is_present ? *x : 0;
 }
 
-/* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; with `add`, adds
- * to them, in fp32. */
+/* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; with `add`, adds to
+ * the stored rows, in fp32. */
 template <typename T, int D, int MT>
-static __device__ inline void put_rows(struct heads m, int batch, int head,
+static __device__ inline void store_tile_rows(struct heads m, int batch, int head,
 	struct tile_span s, int row, const float (&c)[MT][D / 8][4],
 	const float (&factor)[MT][2], bool add)
 {
@@ -192,14 +193,14 @@ static __device__ inline void put_rows(struct heads m, int batch, int head,
 			float x = c[i / 2][n][i % 2 * 2] * factor[i / 2][i % 2];
 			float y = c[i / 2][n][i % 2 * 2 + 1] * factor[i / 2][i % 2];
 			if (!m.wide) {
-				put_two(narrow + col, x, y, left, m.whole);
+				store_two(narrow + col, x, y, left, m.whole);
 				continue;
 			}
 			if (add) {
-				x += value_if(wide + col, left > 0);
-				y += value_if(wide + col + 1, left > 1);
+				x += load_if(wide + col, left > 0);
+				y += load_if(wide + col + 1, left > 1);
 			}
-			put_two(wide + col, x, y, left, m.whole);
+			store_two(wide + col, x, y, left, m.whole);
 		}
 	}
 }

@@ -29,7 +29,7 @@ struct bwd_shape {
 
 enum { DELTA_WARPS = 8 };
 
-/* delta = the sum of dout o over a row of a head, which one warp computes. */
+/* Sets delta to the sum of dout o over a row of a head, which one warp computes. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 	delta(const struct bwd_args x, int64_t n)
@@ -49,8 +49,8 @@ static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 		x.delta[i] = sum;
 }
 
-/* How LANES lanes read a row in delta_rows(): a lane reads PACKS packs of N elements of dout and of
- * o, for EACH rows at once, which are GROUPS apart. */
+/* How LANES lanes read a row in delta_rows(): each lane reads PACKS packs of N elements of dout and
+ * of o, for EACH rows at once, which are GROUPS apart. */
 template <typename T, typename O, int LANES> struct delta_shape {
 	static constexpr int N = sizeof(O) == 4 ? 4 : PER_PACK<T>,
 			     PACKS = LANES == WARP && N < 8 ? 2 : 1;
@@ -58,9 +58,9 @@ template <typename T, typename O, int LANES> struct delta_shape {
 	static constexpr int EACH = 4 / PACKS, ROWS = GROUPS * EACH;
 };
 
-/* delta() with 16-byte accesses and as many lanes as a row needs: a lane adds the products of its
- * elements in order, then the lanes add their sums as in warp_sum(). Blocks are in the order of
- * memory: all heads of some rows, then the next rows. */
+/* Computes what delta() does with 16-byte accesses and as many lanes as a row needs: a lane adds
+ * the products of its elements in order, then the lanes add their sums as in warp_sum(). Blocks are
+ * in the order of memory: all heads of some rows, then the next rows. */
 template <typename T, typename O, int LANES, bool WHOLE>
 static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 	delta_rows(const struct bwd_args x, unsigned tiles)
@@ -106,10 +106,8 @@ static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 	}
 }
 
-/* ---- a tile of scores ---------------------------------------------------------------- */
-
 /* Values of queries (lse or delta) for a lane's rows, or for its columns if KEYS. */
-template <bool KEYS, int MT, int NT> struct of_queries {
+template <bool KEYS, int MT, int NT> struct query_values {
 	float x[KEYS ? NT : MT][2];
 
 	__device__ inline float at(int m, int n, int e) const
@@ -120,55 +118,56 @@ template <bool KEYS, int MT, int NT> struct of_queries {
 
 /* Loads lse or delta times `factor`; outside the chunk, the value is `otherwise`. */
 template <bool KEYS, int MT, int NT>
-static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
+static __device__ inline void load_query_values(struct query_values<KEYS, MT, NT> &to,
 	const float *from, float factor, float otherwise, struct tile_span s, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
 	for (int i = 0; i < (KEYS ? NT : MT) * 2; i++) {
 		int r = KEYS ? i / 2 * 8 + 2 * t + i % 2 : row + 8 * i + g;
-		bool there = r >= s.from && r < s.to;
-		to.x[i / 2][i % 2] = there ? from[s.row + r] * factor : otherwise;
+		bool in_chunk = r >= s.from && r < s.to;
+		to.x[i / 2][i % 2] = in_chunk ? from[s.row + r] * factor : otherwise;
 	}
 }
 
 /* Sets probabilities to 0 where a key is before the query's first key. */
 template <bool KEYS, int COLS, int MT, int NT>
-static __device__ inline void hide_earlier(float (&p)[MT][NT][4], struct starts starts,
-	int batch, struct tile_span theirs, struct tile_span mine, int row)
+static __device__ inline void mask_earlier_keys(float (&p)[MT][NT][4],
+	struct starts starts, int batch, struct tile_span other, struct tile_span own,
+	int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	int last = start_at(
-		starts, batch, KEYS ? theirs : mine, KEYS ? COLS - 1 : row + 16 * MT - 1);
-	if (last <= (KEYS ? mine.pos + row : theirs.pos))
+		starts, batch, KEYS ? other : own, KEYS ? COLS - 1 : row + 16 * MT - 1);
+	if (last <= (KEYS ? own.pos + row : other.pos))
 		return; /* no other query starts later than the last */
 #pragma unroll
 	for (int i = 0; i < (KEYS ? NT : MT) * 2; i++) {
 		int r = KEYS ? i / 2 * 8 + 2 * t + i % 2 : row + 8 * i + g;
-		int start = start_at(starts, batch, KEYS ? theirs : mine, r);
+		int start = start_at(starts, batch, KEYS ? other : own, r);
 #pragma unroll
 		for (int j = 0; j < (KEYS ? MT : NT) * 2; j++) {
 			int m = KEYS ? j / 2 : i / 2, n = KEYS ? i / 2 : j / 2;
 			int e = KEYS ? j % 2 * 2 + i % 2 : i % 2 * 2 + j % 2;
-			int key = KEYS ? mine.pos + row + 8 * j + g
-				       : theirs.pos + j / 2 * 8 + 2 * t + j % 2;
+			int key = KEYS ? own.pos + row + 8 * j + g
+				       : other.pos + j / 2 * 8 + 2 * t + j % 2;
 			if (key < start)
 				p[m][n][e] = 0;
 		}
 	}
 }
 
-/* Turns scores into probabilities, 0 where masked. */
+/* Replaces scores by probabilities, 0 where masked. */
 template <typename T, bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void probabilities(float (&s)[MT][NT][4],
-	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct tile_span theirs,
+	const struct query_values<KEYS, MT, NT> &lse, float scale, struct tile_span other,
 	int pos)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	bool all = all_attend<KEYS>(theirs, COLS, pos, 16 * MT);
+	bool all = all_attend<KEYS>(other, COLS, pos, 16 * MT);
 #pragma unroll
 	for (int i = 0; i < MT * 2; i++) {
-		struct tile_span cols = attended_rows<KEYS>(theirs, pos + 8 * i + g);
+		struct tile_span cols = attended_rows<KEYS>(other, pos + 8 * i + g);
 #pragma unroll
 		for (int n = 0; n < NT * 2; n++) {
 			int col = n / 2 * 8 + 2 * t + n % 2, e = i % 2 * 2 + n % 2;
@@ -180,36 +179,36 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 	}
 }
 
-/* Adds the part of one tile: x are keys or queries, y values or dout. */
+/* Adds the gradients of one tile of the other side. x: keys or queries; y: values or dout. */
 template <typename T, int D, enum bwd_part PART, bool DROP, bool STARTS, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
-	struct tile_span mine, int row, struct tile_span theirs, const T *my_x,
-	const T *my_y, const T *their_x, const T *their_y)
+	struct tile_span own, int row, struct tile_span other, const T *own_x,
+	const T *own_y, const T *other_x, const T *other_y)
 {
 	using S = bwd_shape<T, D, PART>;
 	constexpr int NT = S::COLS / 8;
-	struct of_queries<S::KEYS, MT, NT> lse, delta;
-	const struct tile_span queries = S::KEYS ? theirs : mine;
+	struct query_values<S::KEYS, MT, NT> lse, delta;
+	const struct tile_span queries = S::KEYS ? other : own;
 	int64_t state = ((int64_t)batch * x.n_heads + head) * x.q.rows;
 	/* lse = infinity: probabilities are 0. */
-	load_queries(lse, x.lse + state, units_per_one<T>(), INFINITY, queries, row);
+	load_query_values(lse, x.lse + state, units_per_one<T>(), INFINITY, queries, row);
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
-	matmul<D>(p, my_x, row, their_x);
-	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
+	matmul<D>(p, own_x, row, other_x);
+	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, other, own.pos + row);
 	if (STARTS)
-		hide_earlier<S::KEYS, S::COLS>(p, x.starts, batch, theirs, mine, row);
+		mask_earlier_keys<S::KEYS, S::COLS>(p, x.starts, batch, other, own, row);
 	if (S::DX) {
-		load_queries(delta, x.delta + state, 1, 0, queries, row);
-		matmul<D>(ds, my_y, row, their_y);
+		load_query_values(delta, x.delta + state, 1, 0, queries, row);
+		matmul<D>(ds, own_y, row, other_y);
 	}
 #pragma unroll
 	for (int i = 0; i < MT * NT; i++) {
 		int m = i / NT, n = i % NT;
 		float keep[4] = {1, 1, 1, 1};
 		if (DROP && (!STARTS || x.drop.below)) /* else factors of 1 */
-			drop_places<S::KEYS>(keep, x.drop, batch, head,
-				mine.pos + row + 16 * m, theirs.pos + 8 * n);
+			dropout_factors<S::KEYS>(keep, x.drop, batch, head,
+				own.pos + row + 16 * m, other.pos + 8 * n);
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			float dp = DROP ? ds[m][n][e] * keep[e] : ds[m][n][e];
@@ -220,17 +219,15 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 		}
 	}
 	if (S::DV)
-		matmul_held<D>(dv, p, their_y);
+		matmul_held<D>(dv, p, other_y);
 	if (S::DX)
-		matmul_held<D>(dx, ds, their_x);
+		matmul_held<D>(dx, ds, other_x);
 }
 
-/* ---- the two halves ------------------------------------------------------------------ */
-
-/* Enqueues the copy of tile i of the other side, if it exists: for keys, the tiles of the
+/* Enqueues the copy of tile i of the other side, if it exists. For keys these are the tiles of the
  * query heads that share the key head, head by head. */
 template <typename T, int D, enum bwd_part PART>
-static __device__ inline void load_theirs(T *their_x, T *their_y,
+static __device__ inline void load_other_tile(T *other_x, T *other_y,
 	const struct bwd_args &x, int batch, int head, struct visible v, int n, int i)
 {
 	using S = bwd_shape<T, D, PART>;
@@ -243,9 +240,9 @@ static __device__ inline void load_theirs(T *their_x, T *their_y,
 		else
 			head /= x.group;
 		load_tile<D, COLS, S::THREADS>(
-			their_x, S::KEYS ? x.q : x.k, batch, head, s);
+			other_x, S::KEYS ? x.q : x.k, batch, head, s);
 		load_tile<D, COLS, S::THREADS>(
-			their_y, S::KEYS ? x.dout : x.v, batch, head, s);
+			other_y, S::KEYS ? x.dout : x.v, batch, head, s);
 	}
 	copy_commit();
 }
@@ -257,58 +254,56 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	using S = bwd_shape<T, D, PART>;
 	constexpr int TILE = S::COLS * D;
 	SHARED(shared);
-	T *my_x = (T *)shared, *my_y = my_x + S::ROWS * D;
-	T *their_x = my_y + S::ROWS * D, *their_y = their_x + 2 * TILE;
+	T *own_x = (T *)shared, *own_y = own_x + S::ROWS * D;
+	T *other_x = own_y + S::ROWS * D, *other_y = other_x + 2 * TILE;
 
 	/* The first keys and the last queries have the most tiles, so they are first. */
-	struct tile_runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
+	struct tile_runs own_runs = S::KEYS ? x.k_runs : x.q_runs;
 	int n_heads = S::KEYS ? x.n_heads / x.group : x.n_heads;
-	int tiles = all_tiles(my_runs, S::ROWS), task = blockIdx.x / tiles;
+	int tiles = all_tiles(own_runs, S::ROWS), task = blockIdx.x / tiles;
 	int tile = blockIdx.x % tiles, head = task % n_heads, batch = task / n_heads;
-	struct tile_span mine =
-		span_of(my_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
+	struct tile_span own =
+		tile_at(own_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
 	int row = threadIdx.x / WARP * 16 * S::MT;
-	struct visible v =
-		S::KEYS ? queries_from(x.q_runs, S::COLS, mine.pos + mine.from)
-			: keys_until(x.k_runs, S::COLS, mine.pos + mine.to - 1);
+	struct visible v = S::KEYS ? queries_from(x.q_runs, S::COLS, own.pos + own.from)
+				   : keys_until(x.k_runs, S::COLS, own.pos + own.to - 1);
 	if (STARTS)
 		v = S::KEYS ? queries_until(v, x.q_runs, S::COLS, x.starts, batch,
-				      mine.pos + mine.to - 1)
+				      own.pos + own.to - 1)
 			    : keys_from(v, x.k_runs, S::COLS,
-				      start_at(x.starts, batch, mine, 0));
+				      start_at(x.starts, batch, own, 0));
 	int n = S::KEYS ? v.n * x.group : v.n;
 
 	float dx[S::MT][D / 8][4] = {}, dv[S::MT][D / 8][4] = {};
-	load_tile<D, S::ROWS, S::THREADS>(my_x, S::KEYS ? x.k : x.q, batch, head, mine);
+	load_tile<D, S::ROWS, S::THREADS>(own_x, S::KEYS ? x.k : x.q, batch, head, own);
 	if (S::DX)
 		load_tile<D, S::ROWS, S::THREADS>(
-			my_y, S::KEYS ? x.v : x.dout, batch, head, mine);
-	load_theirs<T, D, PART>(their_x, their_y, x, batch, head, v, n, 0);
+			own_y, S::KEYS ? x.v : x.dout, batch, head, own);
+	load_other_tile<T, D, PART>(other_x, other_y, x, batch, head, v, n, 0);
 	for (int i = 0; i < n; i++) {
-		int here = i % 2 * TILE, other = TILE - here;
+		int current = i % 2 * TILE, next = TILE - current;
 		copy_wait<0>();
 		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
-		load_theirs<T, D, PART>(
-			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
-		struct tile_span theirs = visible_tile(
+		load_other_tile<T, D, PART>(
+			other_x + next, other_y + next, x, batch, head, v, n, i + 1);
+		struct tile_span other = visible_tile(
 			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
-		if (any_attends<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
-			bwd_tile<T, D, PART, DROP, STARTS>(dx, dv, x, batch, q_head, mine,
-				row, theirs, my_x, my_y, their_x + here, their_y + here);
+		if (any_attends<S::KEYS>(other, own.pos + row, 16 * S::MT))
+			bwd_tile<T, D, PART, DROP, STARTS>(dx, dv, x, batch, q_head, own,
+				row, other, own_x, own_y, other_x + current,
+				other_y + current);
 	}
 	copy_wait<0>();
 	if (S::DX)
-		put_gradient<T, D>(
-			S::KEYS ? x.dk : x.dq, x, batch, head, mine, row, dx, x.scale);
+		store_gradient_tile<T, D>(
+			S::KEYS ? x.dk : x.dq, x, batch, head, own, row, dx, x.scale);
 	if (S::DV)
-		put_gradient<T, D>(x.dv, x, batch, head, mine, row, dv, 1);
+		store_gradient_tile<T, D>(x.dv, x, batch, head, own, row, dv, 1);
 }
 
-/* ---- launches ------------------------------------------------------------------------ */
-
 template <typename T, int D, enum bwd_part PART>
-static void bwd_launch(
+static void launch_bwd_part(
 	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
 {
 	using S = bwd_shape<T, D, PART>;
@@ -324,7 +319,7 @@ static void bwd_launch(
 }
 
 template <typename T, typename O, int LANES>
-static void delta_rows_launch(struct device *d, const struct bwd_args &x, int64_t batch)
+static void launch_delta_rows(struct device *d, const struct bwd_args &x, int64_t batch)
 {
 	using S = delta_shape<T, O, LANES>;
 	int64_t tiles = (x.q.rows + S::ROWS - 1) / S::ROWS;
@@ -336,7 +331,7 @@ static void delta_rows_launch(struct device *d, const struct bwd_args &x, int64_
 }
 
 template <typename T, typename O>
-static void delta_launch(struct device *d, const struct bwd_args &x, int64_t batch)
+static void launch_delta(struct device *d, const struct bwd_args &x, int64_t batch)
 {
 	if (cuda_lab_off(d, LAB_DELTA)) {
 		int64_t n = batch * x.n_heads * x.q.rows;
@@ -347,23 +342,24 @@ static void delta_launch(struct device *d, const struct bwd_args &x, int64_t bat
 	int packs =
 		(x.q.dim + delta_shape<T, O, WARP>::N - 1) / delta_shape<T, O, WARP>::N;
 	if (packs <= 8)
-		delta_rows_launch<T, O, 8>(d, x, batch);
+		launch_delta_rows<T, O, 8>(d, x, batch);
 	else if (packs <= 16)
-		delta_rows_launch<T, O, 16>(d, x, batch);
+		launch_delta_rows<T, O, 16>(d, x, batch);
 	else
-		delta_rows_launch<T, O, WARP>(d, x, batch);
+		launch_delta_rows<T, O, WARP>(d, x, batch);
 }
 
 template <typename T, int D>
-static void bwd_all(struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
+static void launch_bwd(
+	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
 {
 	if constexpr (D <= 128) {
-		bwd_launch<T, D, KEYS_AND_VALUES>(d, x, batch, drop);
+		launch_bwd_part<T, D, KEYS_AND_VALUES>(d, x, batch, drop);
 	} else {
-		bwd_launch<T, D, VALUES_ONLY>(d, x, batch, drop);
-		bwd_launch<T, D, KEYS_ONLY>(d, x, batch, drop);
+		launch_bwd_part<T, D, VALUES_ONLY>(d, x, batch, drop);
+		launch_bwd_part<T, D, KEYS_ONLY>(d, x, batch, drop);
 	}
-	bwd_launch<T, D, QUERIES>(d, x, batch, drop);
+	launch_bwd_part<T, D, QUERIES>(d, x, batch, drop);
 }
 
 /* Checks that a gradient is fp32, or has the operands' type and this call computes all of it. */
@@ -386,18 +382,20 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 		const struct bwd_args x = {query_heads(q, a), key_heads(k, a),
 			key_heads(v, a), query_heads(o, a), query_heads(dout, a),
 			query_heads(dq, a), key_heads(dk, a), key_heads(dv, a), lse,
-			delta, runs_of(a->q_rows, a->q_first),
-			runs_of(a->k_rows, a->k_first), (int)a->heads,
+			delta, make_runs(a->q_rows, a->q_first),
+			make_runs(a->k_rows, a->k_first), (int)a->heads,
 			(int)(a->heads / a->kv_heads), a->scale,
-			a->scale * units_per_one<T>(), drop_of(a), begin, starts_of(a)};
+			a->scale * units_per_one<T>(), make_drop(a), begin,
+			make_starts(a)};
 		if (begin && x.o.wide)
-			delta_launch<T, float>(d, x, a->batch);
+			launch_delta<T, float>(d, x, a->batch);
 		else if (begin)
-			delta_launch<T, T>(d, x, a->batch);
+			launch_delta<T, T>(d, x, a->batch);
 		if (x.dout.whole && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_bwd(d, a, q.type, x);
-		by_head_size<T>(a->dim, [&](auto size) {
-			bwd_all<T, decltype(size)::value>(d, x, a->batch, a->drop.p > 0);
+		call_by_head_size<T>(a->dim, [&](auto size) {
+			launch_bwd<T, decltype(size)::value>(
+				d, x, a->batch, a->drop.p > 0);
 		});
 	});
 }

@@ -17,12 +17,12 @@ struct bwd_args {
 };
 
 template <typename T, int D, int MT>
-static __device__ inline void put_gradient(struct heads to, const struct bwd_args &x,
-	int batch, int head, struct tile_span mine, int row,
+static __device__ inline void store_gradient_tile(struct heads to,
+	const struct bwd_args &x, int batch, int head, struct tile_span own, int row,
 	const float (&c)[MT][D / 8][4], float scale)
 {
 	float factor[MT][2];
 	for (int i = 0; i < MT * 2; i++)
 		factor[i / 2][i % 2] = scale;
-	put_rows<T, D>(to, batch, head, mine, row, c, factor, !x.begin);
+	store_tile_rows<T, D>(to, batch, head, own, row, c, factor, !x.begin);
 }

@@ -17,26 +17,27 @@ template <typename T, int D, bool DROP> struct fwd_shape {
 	static constexpr int BYTES = (QUERIES + 4 * KEYS) * D * (int)sizeof(T);
 };
 
+/* Loads the softmax state and the output of these rows from the previous call, if there was one. */
 template <int D, int MT>
 static __device__ inline void fwd_begin(struct running<D, MT> &a,
-	const struct fwd_args &x, int batch, int head, struct tile_span mine, int row)
+	const struct fwd_args &x, int batch, int head, struct tile_span own, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
 	for (int i = 0; i < MT * 2; i++) {
 		int r = row + 8 * i + g;
-		bool there = !x.begin && r >= mine.from && r < mine.to;
-		int64_t at = there ? state_at(x, batch, head, mine, r) : 0;
-		a.top[i / 2][i % 2] = there ? x.max[at] : -INFINITY;
-		a.sum[i / 2][i % 2] = there && t == 0 ? x.sum[at] : 0;
+		bool in_chunk = !x.begin && r >= own.from && r < own.to;
+		int64_t at = in_chunk ? state_index(x, batch, head, own, r) : 0;
+		a.top[i / 2][i % 2] = in_chunk ? x.max[at] : -INFINITY;
+		a.sum[i / 2][i % 2] = in_chunk && t == 0 ? x.sum[at] : 0;
 		const float *o = head_at<float>(x.o, batch, head) +
-				 (there ? (mine.row + r) * x.o.stride : 0);
+				 (in_chunk ? (own.row + r) * x.o.stride : 0);
 #pragma unroll
 		for (int n = 0; n < D / 8; n++) {
 			int col = 8 * n + 2 * t;
 			float *to = &a.o[i / 2][n][i % 2 * 2];
-			to[0] = value_if(o + col, there && col < x.o.dim);
-			to[1] = value_if(o + col + 1, there && col + 1 < x.o.dim);
+			to[0] = load_if(o + col, in_chunk && col < x.o.dim);
+			to[1] = load_if(o + col + 1, in_chunk && col + 1 < x.o.dim);
 		}
 	}
 }
@@ -44,16 +45,16 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 /* Adds a tile of keys and values, for a warp's rows of a tile of queries, from `row` on. */
 template <typename T, int D, bool DROP, bool STARTS, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
-	int batch, int head, struct tile_span keys, struct tile_span mine, const T *q,
+	int batch, int head, struct tile_span keys, struct tile_span own, const T *q,
 	int row, const T *k, const T *v)
 {
 	constexpr int KEYS = fwd_shape<T, D, DROP>::KEYS, NT = KEYS / 8;
-	int g = lane_id() / 4, t = lane_id() % 4, pos = mine.pos + row;
+	int g = lane_id() / 4, t = lane_id() % 4, pos = own.pos + row;
 	float s[MT][NT][4] = {};
 	matmul<D>(s, q, row, k);
 	bool all = all_attend<false>(keys, KEYS, pos, 16 * MT);
 	if (STARTS && all) /* the last query has the last start */
-		all = start_at(x.starts, batch, mine, row + 16 * MT - 1) <= keys.pos;
+		all = start_at(x.starts, batch, own, row + 16 * MT - 1) <= keys.pos;
 	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
@@ -61,7 +62,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 				attended_rows<false>(keys, pos + 8 * i + g);
 			if (STARTS)
 				cols.from = max(cols.from,
-					start_at(x.starts, batch, mine, row + 8 * i + g) -
+					start_at(x.starts, batch, own, row + 8 * i + g) -
 						keys.pos);
 #pragma unroll
 			for (int n = 0; n < NT * 2; n++) {
@@ -71,15 +72,15 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 			}
 		}
 	}
-	float fade[MT][2];
-	if (softmax<T>(a, fade, s, x.score))
-		fade_sums(a, fade);
+	float rescale[MT][2];
+	if (softmax<T>(a, rescale, s, x.score))
+		rescale_sums(a, rescale);
 	if (DROP) {
 #pragma unroll
 		for (int i = 0; i < MT * NT; i++) {
 			float keep[4];
-			drop_places<false>(keep, x.drop, batch, head, pos + i / NT * 16,
-				keys.pos + i % NT * 8);
+			dropout_factors<false>(keep, x.drop, batch, head,
+				pos + i / NT * 16, keys.pos + i % NT * 8);
 #pragma unroll
 			for (int e = 0; e < 4; e++)
 				s[i / NT][i % NT][e] *= keep[e];
@@ -114,35 +115,34 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	/* The last queries first: they have the most keys. */
 	int tiles = all_tiles(x.q_runs, S::QUERIES), task = blockIdx.x / tiles;
 	int head = task % x.n_heads, batch = task / x.n_heads, kv_head = head / x.group;
-	struct tile_span mine =
-		span_of(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
-	int row = threadIdx.x / WARP * ROWS, last = mine.pos + mine.to - 1;
+	struct tile_span own =
+		tile_at(x.q_runs, S::QUERIES, tiles - 1 - (int)(blockIdx.x % tiles));
+	int row = threadIdx.x / WARP * ROWS, last = own.pos + own.to - 1;
 	struct visible keys = keys_until(x.k_runs, S::KEYS, last);
 	if (STARTS)
 		keys = keys_from(
-			keys, x.k_runs, S::KEYS, start_at(x.starts, batch, mine, 0));
+			keys, x.k_runs, S::KEYS, start_at(x.starts, batch, own, 0));
 
 	struct running<D, S::MT> a;
-	load_tile<D, S::QUERIES, THREADS>(q, x.q, batch, head, mine);
+	load_tile<D, S::QUERIES, THREADS>(q, x.q, batch, head, own);
 	load_keys<T, D, DROP>(k, v, x, batch, kv_head, keys, 0);
-	fwd_begin(a, x, batch, head, mine, row);
+	fwd_begin(a, x, batch, head, own, row);
 	for (int i = 0; i < keys.n; i++) {
-		int here = i % 2 * TILE, other = TILE - here;
+		int current = i % 2 * TILE, next = TILE - current;
 		copy_wait<0>();
 		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
-		load_keys<T, D, DROP>(
-			k + other, v + other, x, batch, kv_head, keys, i + 1);
+		load_keys<T, D, DROP>(k + next, v + next, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
-		if (any_attends<false>(tile, mine.pos + row, ROWS))
-			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, mine, q,
-				row, k + here, v + here);
+		if (any_attends<false>(tile, own.pos + row, ROWS))
+			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, own, q, row,
+				k + current, v + current);
 	}
 	copy_wait<0>();
-	fwd_end<T, D>(a, x, batch, head, mine, row);
+	fwd_end<T, D>(a, x, batch, head, own, row);
 }
 
 template <typename T, int D, bool DROP, bool STARTS>
-static void fwd_launch(struct device *d, const struct fwd_args &x, int64_t batch)
+static void launch_fwd_kernel(struct device *d, const struct fwd_args &x, int64_t batch)
 {
 	using S = fwd_shape<T, D, DROP>;
 	int64_t blocks = batch * x.n_heads * all_tiles(x.q_runs, S::QUERIES);
@@ -151,12 +151,12 @@ static void fwd_launch(struct device *d, const struct fwd_args &x, int64_t batch
 }
 
 template <typename T, int D, bool STARTS>
-static void fwd_all(struct device *d, const struct fwd_args &x, const struct attn *a)
+static void launch_fwd(struct device *d, const struct fwd_args &x, const struct attn *a)
 {
 	if (a->drop.p > 0)
-		fwd_launch<T, D, true, STARTS>(d, x, a->batch);
+		launch_fwd_kernel<T, D, true, STARTS>(d, x, a->batch);
 	else
-		fwd_launch<T, D, false, STARTS>(d, x, a->batch);
+		launch_fwd_kernel<T, D, false, STARTS>(d, x, a->batch);
 }
 
 extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat o,
@@ -169,18 +169,18 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 		using T = decltype(number);
 		const struct fwd_args x = {query_heads(o, a), query_heads(q, a),
 			key_heads(k, a), key_heads(v, a), max, sum,
-			runs_of(a->q_rows, a->q_first), runs_of(a->k_rows, a->k_first),
-			(int)a->heads, (int)(a->heads / a->kv_heads),
-			a->scale * units_per_one<T>(), drop_of(a), begin, end,
-			starts_of(a)};
+			make_runs(a->q_rows, a->q_first),
+			make_runs(a->k_rows, a->k_first), (int)a->heads,
+			(int)(a->heads / a->kv_heads), a->scale * units_per_one<T>(),
+			make_drop(a), begin, end, make_starts(a)};
 		if (begin && end && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_fwd(d, a, q.type, x);
-		by_head_size<T>(a->dim, [&](auto size) {
+		call_by_head_size<T>(a->dim, [&](auto size) {
 			constexpr int D = decltype(size)::value;
 			if (has_starts(x.starts))
-				fwd_all<T, D, true>(d, x, a);
+				launch_fwd<T, D, true>(d, x, a);
 			else
-				fwd_all<T, D, false>(d, x, a);
+				launch_fwd<T, D, false>(d, x, a);
 		});
 	});
 }

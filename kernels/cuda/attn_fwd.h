@@ -18,11 +18,11 @@ struct fwd_args {
 template <int D, int MT> struct running {
 	float o[MT][D / 8][4];
 	float top[MT][2]; /* the largest score so far, in units */
-	float sum[MT][2]; /* over the keys of this lane's columns */
+	float sum[MT][2]; /* sum over the keys of this lane's columns */
 };
 
 template <int D, int MT>
-static __device__ inline void running_begin(struct running<D, MT> &a)
+static __device__ inline void init_running(struct running<D, MT> &a)
 {
 #pragma unroll
 	for (int i = 0; i < MT * D / 2; i++)
@@ -35,17 +35,17 @@ static __device__ inline void running_begin(struct running<D, MT> &a)
 }
 
 /* Returns the index of a row in max and sum. */
-static __device__ inline int64_t state_at(
+static __device__ inline int64_t state_index(
 	const struct fwd_args &x, int batch, int head, struct tile_span s, int row)
 {
 	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
 }
 
-/* Turns scores into probabilities relative to the new running maximum. The caller multiplies
- * earlier sums by `fade`. Returns false if it is 1 in the whole warp, as it usually is after the
- * first keys. */
+/* Replaces scores by probabilities relative to the new running maximum. The caller multiplies
+ * earlier sums by `rescale`. Returns false if `rescale` is 1 in the whole warp, as it usually is
+ * after the first keys. */
 template <typename T, int D, int MT, int NT>
-static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT][2],
+static __device__ inline bool softmax(struct running<D, MT> &a, float (&rescale)[MT][2],
 	float (&s)[MT][NT][4], float score)
 {
 	bool fades = false;
@@ -60,8 +60,8 @@ static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT
 		top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, 2));
 		top = fmaxf(a.top[m][i % 2], top * score);
 		float base = top == -INFINITY ? 0 : top, sum = 0;
-		fade[m][i % 2] = exp_units<T>(a.top[m][i % 2] - base);
-		fades |= fade[m][i % 2] != 1;
+		rescale[m][i % 2] = exp_units<T>(a.top[m][i % 2] - base);
+		fades |= rescale[m][i % 2] != 1;
 		a.top[m][i % 2] = top;
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
@@ -69,14 +69,14 @@ static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT
 			s[m][n][e + 1] = exp_units<T>(fmaf(s[m][n][e + 1], score, -base));
 			sum += s[m][n][e] + s[m][n][e + 1];
 		}
-		a.sum[m][i % 2] = fmaf(a.sum[m][i % 2], fade[m][i % 2], sum);
+		a.sum[m][i % 2] = fmaf(a.sum[m][i % 2], rescale[m][i % 2], sum);
 	}
 	return __any_sync(ALL_LANES, fades);
 }
 
 template <int D, int MT>
-static __device__ inline void fade_sums(
-	struct running<D, MT> &a, const float (&fade)[MT][2])
+static __device__ inline void rescale_sums(
+	struct running<D, MT> &a, const float (&rescale)[MT][2])
 {
 #pragma unroll
 	for (int m = 0; m < MT; m++)
@@ -84,14 +84,14 @@ static __device__ inline void fade_sums(
 		for (int n = 0; n < D / 8; n++)
 #pragma unroll
 			for (int e = 0; e < 4; e++)
-				a.o[m][n][e] *= fade[m][e / 2];
+				a.o[m][n][e] *= rescale[m][e / 2];
 }
 
 /* Stores the softmax state of these rows; sets the factor of their output. */
 template <typename T, int D, int MT>
 static __device__ inline void fwd_state(float (&factor)[MT][2],
 	const struct running<D, MT> &a, const struct fwd_args &x, int batch, int head,
-	struct tile_span mine, int row)
+	struct tile_span own, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -101,19 +101,20 @@ static __device__ inline void fwd_state(float (&factor)[MT][2],
 		sum += __shfl_xor_sync(ALL_LANES, sum, 1);
 		sum += __shfl_xor_sync(ALL_LANES, sum, 2);
 		factor[i / 2][i % 2] = x.end ? 1 / sum : 1;
-		if (t != 0 || r < mine.from || r >= mine.to)
+		if (t != 0 || r < own.from || r >= own.to)
 			continue;
-		int64_t at = state_at(x, batch, head, mine, r);
+		int64_t at = state_index(x, batch, head, own, r);
 		x.max[at] = x.end ? log_units<T>(top, sum) : top;
 		x.sum[at] = sum;
 	}
 }
 
+/* Stores the softmax state and the output of these rows. */
 template <typename T, int D, int MT>
 static __device__ inline void fwd_end(const struct running<D, MT> &a,
-	const struct fwd_args &x, int batch, int head, struct tile_span mine, int row)
+	const struct fwd_args &x, int batch, int head, struct tile_span own, int row)
 {
 	float factor[MT][2];
-	fwd_state<T>(factor, a, x, batch, head, mine, row);
-	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
+	fwd_state<T>(factor, a, x, batch, head, own, row);
+	store_tile_rows<T, D>(x.o, batch, head, own, row, a.o, factor, false);
 }

@@ -6,11 +6,12 @@ bool attn_hopper_supports(struct device *d, const struct attn *a, enum dtype typ
 	struct heads q, struct heads k, struct heads v)
 {
 	bool sizes = (a->dim > 32 && a->dim <= 64) || (a->dim > 96 && a->dim <= 128);
-	bool own = a->q_rows == a->k_rows && a->q_first[0] == a->k_first[0] &&
-		   a->q_first[1] == a->k_first[1] && a->q_first[0] <= a->q_first[1];
+	bool same_chunk = a->q_rows == a->k_rows && a->q_first[0] == a->k_first[0] &&
+			  a->q_first[1] == a->k_first[1] &&
+			  a->q_first[0] <= a->q_first[1];
 	return !a->start && cuda_of(d)->map_encode && dtype_bytes(type) == 2 && sizes &&
-	       own && a->batch && a->q_rows && !(a->drop.p > 0) && q.whole && k.whole &&
-	       v.whole;
+	       same_chunk && a->batch && a->q_rows && !(a->drop.p > 0) && q.whole &&
+	       k.whole && v.whole;
 }
 
 struct attn_work *attn_work(struct device *d)
@@ -54,7 +55,7 @@ CUtensorMap tile_map(
 	if (rc != CUDA_SUCCESS)
 		die(EX_FAILED,
 			"%s: cannot map a tensor of %lld x %lld x %lld x %lld elements: "
-			"driver error %d; PT_ATTENTION=mma works without maps",
+			"driver error %d; set PT_ATTENTION=mma to use kernels without maps",
 			c->model, (long long)batch, (long long)m.rows, (long long)dims[1],
 			(long long)m.dim, (int)rc);
 	return map;

@@ -251,7 +251,7 @@ template <class S> struct own_rows {
 
 	/* Enqueues c = these rows times the transposed rows of a tile of the other side. */
 	template <int NT>
-	__device__ inline void times(float (&c)[NT][4], const T *theirs) const
+	__device__ inline void multiply(float (&c)[NT][4], const T *theirs) const
 	{
 		wgmma_hold(c);
 		wgmma_fence();
@@ -290,7 +290,7 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 	}
 	enum { ROWS = 64 * CONSUMERS };
 	struct tile_span rows = {begin, begin, 0, min((int)ROWS, (int)x.q.rows - begin)};
-	put_gradient<T, D>(to, x, at.batch, at.head, rows, row, c, scale);
+	store_gradient_tile<T, D>(to, x, at.batch, at.head, rows, row, c, scale);
 }
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
@@ -317,7 +317,7 @@ static __device__ inline void key_probabilities(float (&p)[NT][4],
 	}
 }
 
-/* dp = p (dp - delta). */
+/* Sets dp to p (dp - delta), for rows of keys. */
 template <int NT>
 static __device__ inline void key_gradients(
 	float (&dp)[NT][4], const float (&p)[NT][4], const float *delta)
@@ -335,11 +335,11 @@ static __device__ inline void key_gradients(
 /* Flags of one of the other side's tiles of an item. */
 enum { MASKED = 1, FIRST = 2, LAST = 4 };
 
-template <int WHAT> struct a_tile {
+template <int WHAT> struct tile_flags {
 	static constexpr int value = WHAT;
 };
 
-/* Calls add(a_tile<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal
+/* Calls add(tile_flags<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal
  * mask. */
 template <class S, typename F>
 static __device__ inline void each_tile(int n, int plain, F add)
@@ -347,18 +347,18 @@ static __device__ inline void each_tile(int n, int plain, F add)
 	int i = 0, end = n - S::LATE;
 	if (S::LATE && n <= 1) {
 		if (n)
-			add(a_tile<MASKED | FIRST | LAST>(), 0);
+			add(tile_flags<MASKED | FIRST | LAST>(), 0);
 		return;
 	}
 	if (S::LATE)
-		add(a_tile<MASKED | FIRST>(), i++);
+		add(tile_flags<MASKED | FIRST>(), i++);
 	for (; i < min(plain, end); i++)
-		add(a_tile<0>(), i);
+		add(tile_flags<0>(), i);
 	if (S::KEYS || !S::LATE)
 		for (; i < end; i++)
-			add(a_tile<MASKED>(), i);
+			add(tile_flags<MASKED>(), i);
 	if (S::LATE)
-		add(a_tile<MASKED | LAST>(), i);
+		add(tile_flags<MASKED | LAST>(), i);
 }
 
 /* Returns the combined bits of the magnitudes of 16-bit numbers, for wgmma_wait_after(). */
@@ -371,14 +371,14 @@ template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x
 	return bits & 0x7fffffff;
 }
 
-/* With AHEAD, computes the scores of an item's first tile, at use i of the ring. */
+/* Computes the scores of an item's first tile, at use i of the ring, if S::AHEAD. */
 template <class S, class PART>
-static __device__ inline void ahead(
+static __device__ inline void begin_scores(
 	PART &part, const struct hopper_bwd_memory<S> &s, int i)
 {
 	if constexpr (S::AHEAD) {
 		s.wait(i);
-		part.my_x.times(part.scores, s.x_at(i));
+		part.my_x.multiply(part.scores, s.x_at(i));
 		wgmma_wait<0>();
 		wgmma_hold(part.scores);
 	}
@@ -426,8 +426,8 @@ template <class S> struct keys_part {
 		if (!S::AHEAD || NEXT)
 			s.wait(i + S::AHEAD);
 		if (!S::AHEAD)
-			my_x.times(scores, s.x_at(i));
-		my_y.times(dp, s.y_at(i));
+			my_x.multiply(scores, s.x_at(i));
+		my_y.multiply(dp, s.y_at(i));
 		if (BEFORE)
 			add_matmul(dk[0], ds, s.x_at(i - 1));
 		if (!S::AHEAD) {
@@ -439,7 +439,7 @@ template <class S> struct keys_part {
 		operand_of<T>(p_narrow, p);
 		add_matmul(dv[0], p_narrow, s.y_at(i));
 		if (NEXT)
-			my_x.times(scores, s.x_at(i + 1));
+			my_x.multiply(scores, s.x_at(i + 1));
 		wgmma_wait<1 + NEXT>();
 		wgmma_hold(dp);
 		if (BEFORE) {
@@ -488,7 +488,7 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	if (S::HELD)
 		warp_arrive(&s.rest->mine_free);
 	if (n)
-		ahead(part, s, first);
+		begin_scores(part, s, first);
 	each_tile<S>(n, n - x.a.group, [&](auto what, int i) {
 		constexpr int WHAT = decltype(what)::value;
 		int query, head;
@@ -537,7 +537,7 @@ static __device__ inline uint32_t query_probabilities(float (&p)[NT][4],
 	return bits;
 }
 
-/* dp = p (dp - delta). */
+/* Sets dp to p (dp - delta), for rows of queries. */
 template <int NT>
 static __device__ inline void query_gradients(
 	float (&dp)[NT][4], const float (&p)[NT][4], const float (&delta)[2])
@@ -591,8 +591,8 @@ template <class S> struct queries_part {
 		if (!S::AHEAD || NEXT)
 			s.wait(i + S::AHEAD);
 		if (!S::AHEAD)
-			my_x.times(scores, s.x_at(i));
-		my_y.times(dp, s.y_at(i));
+			my_x.multiply(scores, s.x_at(i));
+		my_y.multiply(dp, s.y_at(i));
 		if (BEFORE)
 			add_matmul(dq[0], ds, s.x_at(i - 1));
 		if (!S::AHEAD) {
@@ -602,7 +602,7 @@ template <class S> struct queries_part {
 		uint32_t bits = query_probabilities<WHAT & MASKED, S::WINDOW>(
 			p, scores, lse, score, query, key, from);
 		if (NEXT)
-			my_x.times(scores, s.x_at(i + 1));
+			my_x.multiply(scores, s.x_at(i + 1));
 		wgmma_wait_after<NEXT>(bits);
 		wgmma_hold(dp);
 		if (BEFORE) {
@@ -625,7 +625,7 @@ template <class S> struct queries_part {
 	}
 };
 
-/* keys_item() for queries. The last tile of keys is masked. */
+/* Computes warpgroup w's queries of an item, as keys_item(). The last tile of keys is masked. */
 template <class S>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_memory<S> &s, struct hopper_place at, int first, int w)
@@ -643,7 +643,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	part.load_stats(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
 		begin + row);
 	warp_arrive(&s.rest->mine_free);
-	ahead(part, s, first);
+	begin_scores(part, s, first);
 	each_tile<S>(n, n - 1, [&](auto what, int i) {
 		constexpr int WHAT = decltype(what)::value;
 		int key = mine.first + i * S::COLS;

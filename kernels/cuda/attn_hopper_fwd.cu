@@ -141,7 +141,7 @@ static __device__ inline void fwd_produce(
 /* Applies the causal mask: scores of keys after the query become -infinity. query, key: the first
  * of this warp. */
 template <int NT>
-static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int key)
+static __device__ inline void mask_later_keys(float (&s)[1][NT][4], int query, int key)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -154,7 +154,7 @@ static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int ke
 
 /* Applies the window: scores of keys before the first key of a lane's queries become -infinity. */
 template <int NT>
-static __device__ inline void hide_earlier(
+static __device__ inline void mask_earlier_keys(
 	float (&s)[1][NT][4], const int (&first)[2], int key)
 {
 	int t = lane_id() % 4;
@@ -258,7 +258,7 @@ template <class S> struct fwd_part {
 		const struct hopper_fwd_memory<S> &s, const struct fwd_tile<S> &t, int n,
 		int i)
 	{
-		float fade[1][2];
+		float rescale[1][2];
 		diagonal = (t.begin + row) % S::KEYS;
 		for (int j = 0; S::WINDOW && j < 2; j++)
 			first[j] = t.first_key(x, row + lane_id() / 4 + 8 * j);
@@ -266,14 +266,14 @@ template <class S> struct fwd_part {
 		my_turn();
 		enqueue_scores(scores[0], s, i, w);
 		others_turn();
-		running_begin(a);
+		init_running(a);
 		wgmma_wait<0>();
 		scores_done(s, i, n == 1);
 		if (n == 1)
-			hide_later(scores, diagonal, 0);
+			mask_later_keys(scores, diagonal, 0);
 		if (S::WINDOW && t.n_hiding > 0)
-			hide_earlier(scores, first, t.first);
-		softmax<T>(a, fade, scores, x.a.score);
+			mask_earlier_keys(scores, first, t.first);
+		softmax<T>(a, rescale, scores, x.a.score);
 		operand_of<T>(p, scores[0]);
 	}
 
@@ -285,7 +285,7 @@ template <class S> struct fwd_part {
 	__device__ inline void next(const struct hopper_fwd_args &x,
 		const struct hopper_fwd_memory<S> &s, int i, int key)
 	{
-		float fade[1][2];
+		float rescale[1][2];
 		ring_wait(s.full->k, i);
 		ring_wait(s.full->v, i - 1);
 		my_turn();
@@ -295,15 +295,15 @@ template <class S> struct fwd_part {
 		wgmma_wait<1>();
 		scores_done(s, i, LAST);
 		if (LAST)
-			hide_later(scores, diagonal, 0);
+			mask_later_keys(scores, diagonal, 0);
 		if (HIDE)
-			hide_earlier(scores, first, key);
-		bool fades = softmax<T>(a, fade, scores, x.a.score);
+			mask_earlier_keys(scores, first, key);
+		bool fades = softmax<T>(a, rescale, scores, x.a.score);
 		wgmma_wait_after<0>(
 			__float_as_uint(a.sum[0][0]) | __float_as_uint(a.sum[0][1]));
 		values_done(s, i - 1);
 		if (fades)
-			fade_sums(a, fade);
+			rescale_sums(a, rescale);
 		operand_of<T>(p, scores[0]);
 	}
 
@@ -323,7 +323,7 @@ template <class S> struct fwd_part {
 	}
 };
 
-/* Stores a warp's rows. */
+/* Stores the output and the softmax state of a warp's rows. */
 template <class S>
 static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 	const struct hopper_fwd_memory<S> &s, const struct fwd_part<S> &part,
@@ -452,7 +452,7 @@ static void hopper_fwd_launch(
 }
 
 template <typename T, int D, int GROUPS>
-static void hopper_fwd_of(
+static void launch_by_window(
 	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
 {
 	if (has_starts(x.starts))
@@ -468,11 +468,11 @@ void attn_hopper_fwd(
 		using T = decltype(number);
 		if constexpr (sizeof(T) == 2) {
 			if (a->dim > 64)
-				hopper_fwd_of<T, 128, 2>(d, a, type, x);
+				launch_by_window<T, 128, 2>(d, a, type, x);
 			else if (cuda_lab_off(d, LAB_ATTN_THREE))
-				hopper_fwd_of<T, 64, 2>(d, a, type, x);
+				launch_by_window<T, 64, 2>(d, a, type, x);
 			else
-				hopper_fwd_of<T, 64, 3>(d, a, type, x);
+				launch_by_window<T, 64, 3>(d, a, type, x);
 		}
 	});
 }

@@ -3,7 +3,7 @@
  * combined depend only on the row's position. */
 #include "kernels/cuda/attn.h"
 
-enum { ROW_THREADS = 256, SHARERS = 8, GROUPS = ROW_THREADS / SHARERS };
+enum { ROW_THREADS = 256, LANES_PER_KEY = 8, GROUPS = ROW_THREADS / LANES_PER_KEY };
 
 struct row_args {
 	struct heads o, q, k, v;
@@ -14,21 +14,21 @@ struct row_args {
 /* Loads this lane's N pieces, of four elements each, of a row of a head. */
 template <int N>
 static __device__ inline void load_pieces(
-	float4 (&to)[N], const float *row, struct heads m, bool there)
+	float4 (&to)[N], const float *row, struct heads m, bool is_present)
 {
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		int at = 4 * ((int)threadIdx.x % SHARERS + SHARERS * i);
+		int at = 4 * ((int)threadIdx.x % LANES_PER_KEY + LANES_PER_KEY * i);
 		to[i] = make_float4(0, 0, 0, 0);
 		if (m.whole) {
-			if (there && at < m.dim)
+			if (is_present && at < m.dim)
 				to[i] = *(const float4 *)(row + at);
 			continue;
 		}
-		to[i].x = value_if(row + at, there && at < m.dim);
-		to[i].y = value_if(row + at + 1, there && at + 1 < m.dim);
-		to[i].z = value_if(row + at + 2, there && at + 2 < m.dim);
-		to[i].w = value_if(row + at + 3, there && at + 3 < m.dim);
+		to[i].x = load_if(row + at, is_present && at < m.dim);
+		to[i].y = load_if(row + at + 1, is_present && at + 1 < m.dim);
+		to[i].z = load_if(row + at + 2, is_present && at + 2 < m.dim);
+		to[i].w = load_if(row + at + 3, is_present && at + 3 < m.dim);
 	}
 }
 
@@ -38,7 +38,7 @@ template <int N> struct row_part {
 	float4 o[N];
 };
 
-template <int N> static __device__ inline void start(struct row_part<N> &a)
+template <int N> static __device__ inline void init_row_part(struct row_part<N> &a)
 {
 	a.top = -INFINITY;
 	a.sum = 0;
@@ -47,51 +47,53 @@ template <int N> static __device__ inline void start(struct row_part<N> &a)
 		a.o[i] = make_float4(0, 0, 0, 0);
 }
 
+/* Adds a key and its value to the online softmax, if the key is present. */
 template <int N>
 static __device__ inline void add_key(
-	struct row_part<N> &a, float score, const float4 (&v)[N], bool there)
+	struct row_part<N> &a, float score, const float4 (&v)[N], bool is_present)
 {
-	float top = there ? fmaxf(a.top, score) : a.top;
+	float top = is_present ? fmaxf(a.top, score) : a.top;
 	float base = top == -INFINITY ? 0 : top;
-	float fade = expf(a.top - base), p = there ? expf(score - base) : 0;
+	float rescale = expf(a.top - base), p = is_present ? expf(score - base) : 0;
 	a.top = top;
-	a.sum = fmaf(a.sum, fade, p);
+	a.sum = fmaf(a.sum, rescale, p);
 #pragma unroll
 	for (int i = 0; i < N; i++) {
-		a.o[i].x = fmaf(a.o[i].x, fade, p * v[i].x);
-		a.o[i].y = fmaf(a.o[i].y, fade, p * v[i].y);
-		a.o[i].z = fmaf(a.o[i].z, fade, p * v[i].z);
-		a.o[i].w = fmaf(a.o[i].w, fade, p * v[i].w);
+		a.o[i].x = fmaf(a.o[i].x, rescale, p * v[i].x);
+		a.o[i].y = fmaf(a.o[i].y, rescale, p * v[i].y);
+		a.o[i].z = fmaf(a.o[i].z, rescale, p * v[i].z);
+		a.o[i].w = fmaf(a.o[i].w, rescale, p * v[i].w);
 	}
 }
 
 template <int N>
-static __device__ inline float score_of(
+static __device__ inline float scaled_score(
 	const float4 (&q)[N], const float4 (&k)[N], float scale)
 {
 	float score = 0;
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		score = dot4(score, q[i], k[i]);
-	for (int i = 1; i < SHARERS; i *= 2)
+	for (int i = 1; i < LANES_PER_KEY; i *= 2)
 		score += __shfl_xor_sync(ALL_LANES, score, i);
 	return score * scale;
 }
 
-/* out = the combined results of all groups. */
+/* Sets out to the combined results of all groups. */
 template <int D, int N>
-static __device__ inline void join_parts(float *out, int dim, const struct row_part<N> &a)
+static __device__ inline void combine_groups(
+	float *out, int dim, const struct row_part<N> &a)
 {
 	__shared__ float top[GROUPS], sum[GROUPS];
 	__shared__ __align__(16) float o[GROUPS][D];
-	int g = threadIdx.x / SHARERS, l = threadIdx.x % SHARERS;
+	int g = threadIdx.x / LANES_PER_KEY, l = threadIdx.x % LANES_PER_KEY;
 	if (l == 0) {
 		top[g] = a.top;
 		sum[g] = a.sum;
 	}
 #pragma unroll
 	for (int i = 0; i < N; i++)
-		*(float4 *)&o[g][4 * (l + SHARERS * i)] = a.o[i];
+		*(float4 *)&o[g][4 * (l + LANES_PER_KEY * i)] = a.o[i];
 	__syncthreads();
 	for (int e = threadIdx.x; e < dim; e += ROW_THREADS) {
 		float highest = -INFINITY, total = 0, y = 0;
@@ -108,26 +110,29 @@ static __device__ inline void join_parts(float *out, int dim, const struct row_p
 }
 
 template <int D>
-static __global__ void __launch_bounds__(ROW_THREADS) attend(const struct row_args x)
+static __global__ void __launch_bounds__(ROW_THREADS)
+	attend_kernel(const struct row_args x)
 {
-	constexpr int N = D / (4 * SHARERS);
+	constexpr int N = D / (4 * LANES_PER_KEY);
 	int64_t row = blockIdx.x / x.n_heads, n = x.first + row + 1;
 	int head = blockIdx.x % x.n_heads, kv_head = head / x.group;
 	const float *keys = head_at<const float>(x.k, 0, kv_head);
 	const float *values = head_at<const float>(x.v, 0, kv_head);
 	struct row_part<N> a;
 	float4 q[N], k[N], v[N];
-	start(a);
+	init_row_part(a);
 	load_pieces(q, head_at<const float>(x.q, 0, head) + row * x.q.stride, x.q, true);
 	int64_t from = max((int64_t)0, n - x.window);
 	for (int64_t j = from; j < n; j += GROUPS) {
-		int64_t key = j + threadIdx.x / SHARERS;
-		bool there = key < n;
-		load_pieces(k, keys + (there ? key * x.k.stride : 0), x.k, there);
-		load_pieces(v, values + (there ? key * x.v.stride : 0), x.v, there);
-		add_key(a, score_of(q, k, x.scale), v, there);
+		int64_t key = j + threadIdx.x / LANES_PER_KEY;
+		bool is_present = key < n;
+		load_pieces(
+			k, keys + (is_present ? key * x.k.stride : 0), x.k, is_present);
+		load_pieces(
+			v, values + (is_present ? key * x.v.stride : 0), x.v, is_present);
+		add_key(a, scaled_score(q, k, x.scale), v, is_present);
 	}
-	join_parts<D>(head_at<float>(x.o, 0, head) + row * x.o.stride, x.o.dim, a);
+	combine_groups<D>(head_at<float>(x.o, 0, head) + row * x.o.stride, x.o.dim, a);
 }
 
 extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, struct mat k,
@@ -136,11 +141,11 @@ extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, stru
 {
 	BUG_ON(o.type != DT_F32 || q.type != DT_F32 || k.type != DT_F32 ||
 		v.type != DT_F32);
-	const struct row_args x = {heads_of(o, q.rows, dim), heads_of(q, q.rows, dim),
-		heads_of(k, k.rows, dim), heads_of(v, v.rows, dim), (int)heads,
-		(int)(heads / kv_heads), (int)first, window_of(window), scale};
-	by_head_size<float>(dim, [&](auto size) {
+	const struct row_args x = {make_heads(o, q.rows, dim), make_heads(q, q.rows, dim),
+		make_heads(k, k.rows, dim), make_heads(v, v.rows, dim), (int)heads,
+		(int)(heads / kv_heads), (int)first, kernel_window(window), scale};
+	call_by_head_size<float>(dim, [&](auto size) {
 		launch(d, "attn_row", dim3((unsigned)(q.rows * heads)), dim3(ROW_THREADS),
-			0, attend<decltype(size)::value>, x);
+			0, attend_kernel<decltype(size)::value>, x);
 	});
 }

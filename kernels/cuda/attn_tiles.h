@@ -13,7 +13,7 @@ struct tile_runs {
 	int n, len, pos[2];
 };
 
-static inline struct tile_runs runs_of(int64_t rows, const int64_t first[2])
+static inline struct tile_runs make_runs(int64_t rows, const int64_t first[2])
 {
 	int64_t half = rows / 2;
 	struct tile_runs r = {1, (int)rows, {(int)first[0], 0}};
@@ -38,7 +38,7 @@ struct tile_span {
 	int pos, row, from, to;
 };
 
-static __device__ inline struct tile_span span_of(struct tile_runs r, int size, int tile)
+static __device__ inline struct tile_span tile_at(struct tile_runs r, int size, int tile)
 {
 	int before = run_tiles(r, 0, size), run = tile >= before;
 	int first = run ? r.pos[1] : r.pos[0];
@@ -57,7 +57,7 @@ static __device__ inline struct tile_span visible_tile(
 	struct tile_runs r, int size, struct visible v, int i)
 {
 	int second = run_tiles(r, 0, size) - v.n0;
-	return span_of(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
+	return tile_at(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
 }
 
 /* Returns the tiles of keys that have a position <= last. */
@@ -110,15 +110,15 @@ struct starts {
 	int rows, window;
 };
 
-/* Converts attn.window; INT_MAX: all keys. */
-static inline int window_of(int64_t window)
+/* Returns attn.window as an int; INT_MAX: all keys. */
+static inline int kernel_window(int64_t window)
 {
 	return window ? (int)min64(window, INT_MAX) : INT_MAX;
 }
 
-static inline struct starts starts_of(const struct attn *a)
+static inline struct starts make_starts(const struct attn *a)
 {
-	return {a->start, (int)a->q_rows, window_of(a->window)};
+	return {a->start, (int)a->q_rows, kernel_window(a->window)};
 }
 
 static inline bool has_starts(struct starts x)
@@ -159,7 +159,7 @@ struct heads {
 	bool whole; /* rows are aligned for 16-byte accesses */
 };
 
-static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
+static inline struct heads make_heads(struct mat m, int64_t rows, int64_t dim)
 {
 	int64_t bytes = dtype_bytes(m.type);
 	bool whole = (dim | mat_stride(m)) * bytes % 16 == 0 && (uintptr_t)m.p % 16 == 0;
@@ -168,12 +168,12 @@ static inline struct heads heads_of(struct mat m, int64_t rows, int64_t dim)
 
 static inline struct heads query_heads(struct mat m, const struct attn *a)
 {
-	return heads_of(m, a->q_rows, a->dim);
+	return make_heads(m, a->q_rows, a->dim);
 }
 
 static inline struct heads key_heads(struct mat m, const struct attn *a)
 {
-	return heads_of(m, a->k_rows, a->dim);
+	return make_heads(m, a->k_rows, a->dim);
 }
 
 template <typename T>
@@ -181,8 +181,6 @@ static __device__ inline T *head_at(struct heads m, int batch, int head)
 {
 	return (T *)m.p + batch * m.rows * m.stride + (int64_t)head * m.dim;
 }
-
-/* ---- tiles ------------------------------------------------------------------------ */
 
 /* Returns piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted
  * by the row's index (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
@@ -205,16 +203,16 @@ static __device__ inline void load_tile(
 #pragma unroll 2
 	for (int i = 0; i < ROWS * PIECES / THREADS; i++) {
 		int at = i * THREADS + threadIdx.x, row = at / PIECES, c = at % PIECES;
-		bool there = row >= s.from && row < s.to && c * N < m.dim;
-		const T *x = there ? rows + (s.row + row) * m.stride + c * N : rows;
+		bool in_tile = row >= s.from && row < s.to && c * N < m.dim;
+		const T *x = in_tile ? rows + (s.row + row) * m.stride + c * N : rows;
 		T *to = piece<D>(tile, row, c);
 		if (m.whole) {
-			copy_async(to, x, there);
+			copy_async(to, x, in_tile);
 			continue;
 		}
 		pack<T, N> some;
 		for (int e = 0; e < N; e++)
-			some.x[e] = there && c * N + e < m.dim ? x[e] : narrow<T>(0);
+			some.x[e] = in_tile && c * N + e < m.dim ? x[e] : narrow<T>(0);
 		*(pack<T, N> *)to = some;
 	}
 }

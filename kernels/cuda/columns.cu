@@ -6,18 +6,18 @@
 
 enum { MAX_RUNS = 256 };
 
-struct column_runs cuda_runs_of(int64_t rows, int64_t numbers)
+struct column_runs cuda_column_runs(int64_t rows, int64_t row_elements)
 {
 	struct column_runs r;
 	int64_t max_runs =
-		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
+		min64(MAX_RUNS, CUDA_WORKSPACE / (row_elements * (int64_t)sizeof(float)));
 	BUG_ON(max_runs < 1);
 	r.rows = round_up(max64(64, ceil_div(rows, max_runs)), WARPS_PER_BLOCK);
 	r.n = ceil_div(rows, r.rows);
 	return r;
 }
 
-/* part[run] = the sums of dy, then for a norm the sums of dy (x - mean) rstd. */
+/* Sets part[run] to the sums of dy, followed for a norm by the sums of dy (x - mean) rstd. */
 template <bool NORM, int N, typename T>
 static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, const T *dy,
 	const float *x, const float *mean, const float *rstd, int64_t rows, int64_t cols,
@@ -54,15 +54,15 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 			}
 		}
 	}
-	keep_sums(sums[0], b);
+	store_warp_sums(sums[0], b);
 	if (NORM)
-		keep_sums(sums[SUMS - 1], g);
+		store_warp_sums(sums[SUMS - 1], g);
 	__syncthreads();
-	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
+	sum_over_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
-/* sum_run_kernel<false> with packs of more rows in flight. It adds in the same order, as norm_bwd
- * does. WHOLE: rows are aligned for packs. */
+/* Computes the sums of sum_run_kernel<false>, in the same order, with packs of more rows in flight.
+ * WHOLE: rows are aligned for packs. */
 enum { SUM_BLOCKS = 4 };
 template <bool WHOLE, int N, typename T>
 static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel(
@@ -92,12 +92,12 @@ static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel
 				b[k] += u[k]; /* 0 past the end */
 		}
 	}
-	keep_sums(sums[0], b);
+	store_warp_sums(sums[0], b);
 	__syncthreads();
-	add_warps(part + (int64_t)blockIdx.y * cols, sums, first_col, cols);
+	sum_over_warps(part + (int64_t)blockIdx.y * cols, sums, first_col, cols);
 }
 
-/* Result blockIdx.y = the sum of part[n][gridDim.y][cols] over n. */
+/* Sets result blockIdx.y to the sum of part[n][gridDim.y][cols] over n. */
 static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *first,
 	float *second, float *third, const float *part, int64_t n, int64_t cols)
 {
@@ -140,11 +140,12 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 
 /* Sums dy over rows, and with NORM also the gradient of the weights of a norm. */
 template <bool NORM>
-static void sum_rows(struct device *d, const char *name, const struct column_sums *to,
-	struct mat dy, const float *x, const float *mean, const float *rstd)
+static void launch_sum_rows(struct device *d, const char *name,
+	const struct column_sums *to, struct mat dy, const float *x, const float *mean,
+	const float *rstd)
 {
 	int64_t rows = dy.rows, cols = dy.cols;
-	struct column_runs runs = cuda_runs_of(rows, to->n * cols);
+	struct column_runs runs = cuda_column_runs(rows, to->n * cols);
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * to->n * cols) * sizeof(float));
 	by_type(dy.type, [&](auto t) {
@@ -170,7 +171,7 @@ void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 {
 	const struct column_sums to = {{floats_of(db)}, 1};
 	BUG_ON(db.cols != dy.cols);
-	sum_rows<false>(d, "bias_bwd", &to, dy, NULL, NULL, NULL);
+	launch_sum_rows<false>(d, "bias_bwd", &to, dy, NULL, NULL, NULL);
 }
 
 void cuda_norm_bwd_w(struct device *d, enum norm_kind, struct mat dgamma,
@@ -180,5 +181,6 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind, struct mat dgamma,
 	const float *in = floats_of(mat_rows(x, first, rows));
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
 	const struct column_sums to = {{floats_of(dbeta), floats_of(dgamma)}, 2};
-	sum_rows<true>(d, "norm_bwd_w", &to, mat_rows(dy, first, rows), in, mean, rstd);
+	launch_sum_rows<true>(
+		d, "norm_bwd_w", &to, mat_rows(dy, first, rows), in, mean, rstd);
 }

@@ -7,8 +7,8 @@ struct column_runs {
 	int64_t rows, n; /* rows of a run; number of runs */
 };
 
-/* Returns the runs of `rows` rows; numbers: elements of the result of a run. */
-struct column_runs cuda_runs_of(int64_t rows, int64_t numbers);
+/* Returns the runs of `rows` rows; row_elements: elements of the result of a run. */
+struct column_runs cuda_column_runs(int64_t rows, int64_t row_elements);
 /* The results of up to three sums over the same rows; NULL: not wanted. */
 struct column_sums {
 	float *out[3];
@@ -21,25 +21,25 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 
 /* Stores a warp's sums with neighboring lanes in neighboring banks. */
 template <int N>
-static __device__ inline void keep_sums(
+static __device__ inline void store_warp_sums(
 	float (&sums)[WARPS_PER_BLOCK][N * WARP], const float (&x)[N])
 {
 	for (int k = 0; k < N; k++)
 		sums[warp_number()][k * WARP + lane_number()] = x[k];
 }
 
-/* part[SUMS][cols] = the sums of the warps, added in order, for columns [first, first + COLS). */
+/* Sets part[SUMS][cols] to the sums of the warps, in order, for columns [first, first + COLS). */
 template <int SUMS, int COLS>
-static __device__ inline void add_warps(float *part,
+static __device__ inline void sum_over_warps(float *part,
 	const float (&sums)[SUMS][WARPS_PER_BLOCK][COLS], int64_t first, int64_t cols)
 {
 	for (int at = (int)threadIdx.x; at < SUMS * COLS; at += THREADS) {
-		int which = at / COLS, slot = at % COLS;
+		int sum_index = at / COLS, slot = at % COLS;
 		int64_t col = first + slot % WARP * (COLS / WARP) + slot / WARP;
 		float total = 0;
 		for (int w = 0; w < WARPS_PER_BLOCK; w++)
-			total += sums[which][w][slot];
+			total += sums[sum_index][w][slot];
 		if (col < cols)
-			part[which * cols + col] = total;
+			part[sum_index * cols + col] = total;
 	}
 }

@@ -91,15 +91,15 @@ struct cuda_arg {
 };
 
 struct cuda_launch {
-	const char *name;	  /* of the function of kernels.h; a literal */
+	const char *name;	  /* name of the function of kernels.h; a literal */
 	dim3 grid = 0, block = 0; /* 0: not a kernel */
 	size_t shared_bytes = 0;
 	int n_args = 0;
 	struct cuda_arg args[28] = {};
 };
 
-/* To be called before and after every operation that is enqueued: for error messages and
- * profiles. */
+/* Record an operation for error messages and profiles: to be called before and after each
+ * operation that is enqueued. */
 void cuda_before(struct device *d, const struct cuda_launch *l);
 void cuda_after(struct device *d, const char *name);
 

@@ -92,15 +92,15 @@ static inline struct cuda_device *cuda_of(const struct device *d)
 }
 
 /* Allocates device memory for the plugin itself; failure ends the program. */
-void *cuda_memory(struct device *d, size_t n_bytes, const char *what);
-char *cuda_pinned(struct device *d, size_t n_bytes); /* host memory */
+void *cuda_alloc_or_die(struct device *d, size_t n_bytes, const char *what);
+char *cuda_alloc_pinned(struct device *d, size_t n_bytes); /* host memory */
 /* Enqueues a copy in the compute stream. */
 void cuda_copy_async(
 	struct device *d, void *to, const void *from, size_t n_bytes, const char *what);
-cudaEvent_t cuda_event(struct device *d); /* to synchronize by; has no time */
+cudaEvent_t cuda_create_event(struct device *d); /* to synchronize by; has no time */
 
 /* Reads PT_LAB_OFF and PT_LAB_ON. */
-int cuda_lab_open(struct device *d, struct err *e);
+int cuda_lab_read(struct device *d, struct err *e);
 
 extern const struct kernels cuda_kernels;
 

@@ -16,9 +16,9 @@ __attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* device_memory(). Part of the free memory is reserved for what CUDA allocates lazily: kernels
- * (cuBLASLt has large ones), their stacks, and graphs. */
-static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
+/* Gets the used and the free memory. Part of the free memory is reserved for what CUDA allocates
+ * lazily: kernels (cuBLASLt has large ones), their stacks, and graphs. */
+static void get_memory(const struct device *d, int64_t *used, int64_t *free_now)
 {
 	enum { LOADED_PART = 256 };
 	struct cuda_device *c = cuda_of(d);
@@ -35,14 +35,14 @@ static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char 
 {
 	char asked[NUM_TEXT], in_use[NUM_TEXT], left[NUM_TEXT];
 	int64_t used, free_now;
-	memory_of(d, &used, &free_now);
+	get_memory(d, &used, &free_now);
 	die(EX_FAILED, "%s: out of memory: %s for %s; %s in use, %s free",
 		cuda_of(d)->model, text_bytes(asked, (double)n_bytes), what,
 		text_bytes(in_use, (double)used), text_bytes(left, (double)free_now));
 }
 
 /* Allocates device memory; -1: not enough memory. */
-static int try_memory(struct device *d, void **p, size_t n_bytes)
+static int try_alloc(struct device *d, void **p, size_t n_bytes)
 {
 	*p = NULL;
 	cudaError_t rc = cudaMalloc(p, n_bytes);
@@ -54,22 +54,22 @@ static int try_memory(struct device *d, void **p, size_t n_bytes)
 	return 0;
 }
 
-void *cuda_memory(struct device *d, size_t n_bytes, const char *what)
+void *cuda_alloc_or_die(struct device *d, size_t n_bytes, const char *what)
 {
 	void *p;
-	if (try_memory(d, &p, n_bytes))
+	if (try_alloc(d, &p, n_bytes))
 		out_of_memory(d, n_bytes, what);
 	return p;
 }
 
-char *cuda_pinned(struct device *d, size_t n_bytes)
+char *cuda_alloc_pinned(struct device *d, size_t n_bytes)
 {
 	void *p;
 	cuda_check(d, cudaMallocHost(&p, n_bytes), "pinned memory");
 	return (char *)p;
 }
 
-cudaEvent_t cuda_event(struct device *d)
+cudaEvent_t cuda_create_event(struct device *d)
 {
 	cudaEvent_t e;
 	cuda_check(d, cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "events");
@@ -83,7 +83,7 @@ static void *cuda_alloc(struct device *d, size_t n_bytes)
 	void *p;
 	BUG_ON(!cuda_graph_idle(d));
 	if (!n_bytes || (limit && (int64_t)n_bytes > limit - c->allocated_bytes) ||
-		try_memory(d, &p, n_bytes))
+		try_alloc(d, &p, n_bytes))
 		return NULL;
 	c->allocated_bytes += (int64_t)n_bytes;
 	cuda_check(d, cudaMemsetAsync(p, 0, n_bytes, cuda_stream(d)), "alloc");
@@ -99,9 +99,9 @@ static void cuda_free(struct device *d, void *p, size_t n_bytes)
 	cuda_of(d)->allocated_bytes -= (int64_t)n_bytes;
 }
 
-/* device_shared(). NULL: not enough memory, or beyond the system's limit of pinned memory, for
- * which the runtime has several codes. */
-static void *shared_alloc(struct device *d, size_t n_bytes)
+/* Allocates pinned memory. NULL: not enough memory, or beyond the system's limit of pinned memory,
+ * for which the runtime has several codes. */
+static void *alloc_shared(struct device *d, size_t n_bytes)
 {
 	void *p = NULL;
 	cudaError_t rc = cudaHostAlloc(
@@ -115,7 +115,7 @@ static void *shared_alloc(struct device *d, size_t n_bytes)
 	return p;
 }
 
-static void shared_free(struct device *d, void *p)
+static void free_shared(struct device *d, void *p)
 {
 	cuda_wait(d);
 	cuda_check(d, cudaFreeHost(p), "pinned memory");
@@ -132,7 +132,7 @@ void cuda_copy_async(
 }
 
 /* Moves to the next slot, after the device has read its contents. */
-static void next_slot(struct device *d)
+static void use_next_slot(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct cuda_stage *s = &c->stage;
@@ -150,7 +150,7 @@ static void begin_slot(struct device *d)
 	struct cuda_stage *s = &cuda_of(d)->stage;
 	int stream = cuda_stream_current(d);
 	if (s->at && s->stream != stream)
-		next_slot(d);
+		use_next_slot(d);
 	s->stream = stream;
 }
 
@@ -167,7 +167,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
 		if (n > STAGE_BYTES - s->at)
-			next_slot(d);
+			use_next_slot(d);
 		char *place = s->put + (size_t)s->slot * STAGE_BYTES + s->at;
 		memcpy(place, (const char *)from + at, n);
 		cuda_copy_async(d, (char *)to + at, place, n, "put");
@@ -206,8 +206,8 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after(d, "get");
 }
 
-/* While capturing, the event must be recorded as external, so that each launch of the graph
- * records it; otherwise it must not be. */
+/* Enqueues a readback. While capturing, its event must be recorded as external, so that each launch
+ * of the graph records the event; otherwise it must not be. */
 static void cuda_get_begin(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -244,18 +244,18 @@ void cuda_wait(struct device *d)
 
 /* ---- opening ------------------------------------------------------------------------- */
 
-static void stage_open(struct device *d)
+static void open_stage(struct device *d)
 {
 	struct cuda_stage *s = &cuda_of(d)->stage;
 	struct async_readback *l = &cuda_of(d)->readback;
-	s->put = cuda_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
-	s->get = cuda_pinned(d, (size_t)2 * STAGE_BYTES);
-	l->from = cuda_pinned(d, MAX_GET_BYTES);
-	l->done = cuda_event(d);
+	s->put = cuda_alloc_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
+	s->get = cuda_alloc_pinned(d, (size_t)2 * STAGE_BYTES);
+	l->from = cuda_alloc_pinned(d, MAX_GET_BYTES);
+	l->done = cuda_create_event(d);
 	for (cudaEvent_t &e : s->put_done)
-		e = cuda_event(d);
+		e = cuda_create_event(d);
 	for (cudaEvent_t &e : s->get_done)
-		e = cuda_event(d);
+		e = cuda_create_event(d);
 }
 
 static void close_device(struct device *d)
@@ -286,9 +286,9 @@ static void close_device(struct device *d)
 	free(c);
 }
 
-/* In the order of struct device_ops. */
-static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
-	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
+/* (in the order of struct device_ops) */
+static const struct device_ops ops = {get_memory, cuda_alloc, cuda_free, alloc_shared,
+	free_shared, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
 	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_stream_open,
 	cuda_stream_handle, cuda_stream_current, cuda_stream_use, cuda_stream_mark,
 	cuda_stream_wait, cuda_stream_reached, cuda_host_wait, cuda_wait,
@@ -297,9 +297,9 @@ static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_a
 	cuda_stamp, cuda_stamp_time, cuda_stamps_clear, cuda_profile_begin,
 	cuda_profile_end, cuda_range, cuda_range_end};
 
-/* Gets "580.95.05" from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
- * ...": the first number with a point, or "unknown". */
-static void driver_text(char text[32])
+/* Gets the driver version, "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel
+ * Module 580.95.05 Tue ...": the first number with a point, or "unknown". */
+static void get_driver_version(char text[32])
 {
 	static const char digits[] = "0123456789.";
 	struct str s = {};
@@ -317,13 +317,13 @@ static void driver_text(char text[32])
 	str_free(&s);
 }
 
-static void name_device(struct cuda_device *c)
+static void set_device_name(struct cuda_device *c)
 {
 	char driver[32];
 	int cuda = 0;
 	size_t lt = cublasLtGetVersion();
 	const char *on = c->lab_on ? getenv("PT_LAB_ON") : NULL;
-	driver_text(driver);
+	get_driver_version(driver);
 	cudaRuntimeGetVersion(&cuda);
 	snprintf(c->name, sizeof(c->name),
 		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu%s%s%s)", c->model,
@@ -334,16 +334,16 @@ static void name_device(struct cuda_device *c)
 }
 
 /* Sets *e; returns 1: there are no GPUs, which is reported only if one was requested. */
-static int no_gpu(struct err *e)
+static int no_gpu_error(struct err *e)
 {
-	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+	const char *visible = getenv("CUDA_VISIBLE_DEVICES");
 	err_set(e, EX_FAILED, "the driver lists no GPU%s%s%s",
-		seen ? " (CUDA_VISIBLE_DEVICES is '" : "; see nvidia-smi",
-		seen ? seen : "", seen ? "')" : "");
+		visible ? " (CUDA_VISIBLE_DEVICES is '" : "; see nvidia-smi",
+		visible ? visible : "", visible ? "')" : "");
 	return 1;
 }
 
-static int no_driver(struct err *e)
+static int no_driver_error(struct err *e)
 {
 	err_set(e, EX_FAILED, "no NVIDIA driver is installed on this machine%s",
 		advice_on(ADVICE_GPU));
@@ -374,14 +374,14 @@ static int assign_gpu(struct device *d, const struct device_options *o, int n)
 	return o->alone && d->sharers > 1;
 }
 
-/* Opens the rank's GPU. 1: no GPU, or none for this rank alone, as for device_opener. */
-static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
+/* Opens the rank's GPU. Returns 1 if there is none, or none for this rank alone (device_opener). */
+static int open_gpu(struct device *d, struct cuda_device *c, struct err *e)
 {
 	struct cudaDeviceProp p;
 	int n = 0, driver = 0;
 	cudaError_t rc = cudaDriverGetVersion(&driver);
 	if (rc == cudaSuccess && !driver)
-		return no_driver(e);
+		return no_driver_error(e);
 	rc = cudaGetDeviceCount(&n);
 	if (rc == cudaErrorInsufficientDriver)
 		return err_set(e, EX_FAILED,
@@ -392,9 +392,9 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 			driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
 			CUDART_VERSION % 1000 / 10);
 	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
-		return no_gpu(e);
+		return no_gpu_error(e);
 	if (rc == cudaSuccess && assign_gpu(d, &c->o, n)) {
-		err_set(e, EX_FAILED, "%d ranks share %d GPU%s", c->o.ranks, n,
+		err_set(e, EX_FAILED, "%d ranks would share %d GPU%s", c->o.ranks, n,
 			n == 1 ? "" : "s");
 		return 1;
 	}
@@ -407,8 +407,8 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 			0); /* creates the context; another process may have exclusive use */
 	if (rc != cudaSuccess)
 		return err_set(e, EX_FAILED,
-			"cannot open the GPU: %s (%s); check with nvidia-smi that it "
-			"works and is free",
+			"cannot open the GPU: %s (%s); check with nvidia-smi that the "
+			"GPU works and is free",
 			cudaGetErrorString(rc), cudaGetErrorName(rc));
 	snprintf(c->model, sizeof(c->model), "%s", p.name);
 	c->arch = 10 * p.major + p.minor;
@@ -437,14 +437,14 @@ static int check_free_memory(struct cuda_device *c, struct err *e)
 	if (left >= NEEDED)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"%s has only %s of free memory, but pt needs %s before anything else; "
-		"nvidia-smi lists the processes that use it",
+		"%s has only %s of free memory, but pt needs %s for workspaces; "
+		"nvidia-smi lists the processes that use GPU memory",
 		c->model, text_bytes(left_text, (double)left),
 		text_bytes(need_text, NEEDED));
 }
 
-/* Finds the driver function that the kernels of sm_90 need. PT_ATTENTION=mma disables them. */
-static int find_maps(struct cuda_device *c, struct err *e)
+/* Gets the driver function that the sm_90 kernels need. PT_ATTENTION=mma disables these kernels. */
+static int set_map_encode(struct cuda_device *c, struct err *e)
 {
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 	const char *attention = getenv("PT_ATTENTION");
@@ -459,7 +459,7 @@ static int find_maps(struct cuda_device *c, struct err *e)
 	if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess)
 		return err_set(e, EX_FAILED,
 			"%s: the driver has no cuTensorMapEncodeTiled; "
-			"PT_ATTENTION=mma works without it",
+			"set PT_ATTENTION=mma to use other kernels",
 			c->model);
 	c->map_encode = (PFN_cuTensorMapEncodeTiled_v12000)fn;
 	return 0;
@@ -472,18 +472,18 @@ extern "C" int pt_cuda_open(
 	device_init(d, DEVICE_CUDA, &cuda_kernels, &ops);
 	c->o = *o;
 	d->impl = c;
-	int rc = cuda_lab_open(d, e);
+	int rc = cuda_lab_read(d, e);
 	if (!rc)
-		rc = find_gpu(d, c, e);
+		rc = open_gpu(d, c, e);
 	if (!rc)
 		rc = check_free_memory(c, e);
 	if (!rc)
-		rc = find_maps(c, e);
+		rc = set_map_encode(c, e);
 	if (rc) {
 		free(c);
 		return rc;
 	}
-	name_device(c);
+	set_device_name(c);
 	d->name = c->name;
 	d->model = c->model;
 	d->exact = o->exact;
@@ -491,11 +491,11 @@ extern "C" int pt_cuda_open(
 	c->measures = o->measure;
 	c->candidates = getenv("PT_LAB_CANDIDATES");
 	cuda_streams_open(d);
-	stage_open(d);
-	c->workspace = cuda_memory(d, CUDA_WORKSPACE, "kernels");
-	c->gemm_workspace = cuda_memory(d, GEMM_WORKSPACE, "matmuls");
+	open_stage(d);
+	c->workspace = cuda_alloc_or_die(d, CUDA_WORKSPACE, "kernels");
+	c->gemm_workspace = cuda_alloc_or_die(d, GEMM_WORKSPACE, "matmuls");
 	if (c->map_encode) {
-		c->attn_work = (struct attn_work *)cuda_memory(
+		c->attn_work = (struct attn_work *)cuda_alloc_or_die(
 			d, sizeof(*c->attn_work), "attention");
 		cuda_check(d,
 			cudaMemsetAsync(

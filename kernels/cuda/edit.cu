@@ -14,7 +14,7 @@ struct worker_vectors {
 };
 
 /* Returns weight x. A vector with weight 0 counts as 0, even its NaN and infinity. */
-static __device__ inline float term_of(
+static __device__ inline float weighted_term(
 	const struct worker_vectors b, int worker, int64_t i)
 {
 	float w = b.weight[worker];
@@ -22,28 +22,29 @@ static __device__ inline float term_of(
 }
 
 static __global__ void combine_kernel(float *out, const struct worker_vectors b,
-	int64_t n, enum sign_vote by, bool normalize)
+	int64_t n, enum sign_vote vote, bool normalize)
 {
-	const float nothing = 1e-8f;
+	const float tiny = 1e-8f;
 	int64_t i = thread_number();
-	struct tree votes, terms, shares;
+	struct tree votes, terms, weights;
 	float sign = 0;
 	if (i >= n)
 		return;
-	for (int k = 0; k < b.workers && by != SIGN_VOTE_NONE; k++) {
-		float t = term_of(b, k, i);
-		tree_add(votes, k, by == SIGN_VOTE_COUNT ? sign_of(t) : t);
+	for (int k = 0; k < b.workers && vote != SIGN_VOTE_NONE; k++) {
+		float t = weighted_term(b, k, i);
+		tree_add(votes, k, vote == SIGN_VOTE_COUNT ? sign_of(t) : t);
 	}
-	if (by != SIGN_VOTE_NONE)
+	if (vote != SIGN_VOTE_NONE)
 		sign = tree_sum(votes, b.workers) >= 0 ? 1.0f : -1.0f;
 	for (int k = 0; k < b.workers; k++) {
-		float w = b.weight[k], t = term_of(b, k, i);
-		bool in = w != 0 && (by == SIGN_VOTE_NONE || sign_of(t) == sign);
-		tree_add(terms, k, in ? t : 0);
-		tree_add(shares, k, in ? w : 0);
+		float w = b.weight[k], t = weighted_term(b, k, i);
+		bool is_counted =
+			w != 0 && (vote == SIGN_VOTE_NONE || sign_of(t) == sign);
+		tree_add(terms, k, is_counted ? t : 0);
+		tree_add(weights, k, is_counted ? w : 0);
 	}
-	float total = tree_sum(terms, b.workers), share = tree_sum(shares, b.workers);
-	out[i] = normalize ? total / (fabsf(share) < nothing ? 1 : share) : total;
+	float total = tree_sum(terms, b.workers), share = tree_sum(weights, b.workers);
+	out[i] = normalize ? total / (fabsf(share) < tiny ? 1 : share) : total;
 }
 
 void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n,
@@ -65,11 +66,11 @@ static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)
 {
 	int64_t i = thread_number();
-	struct vector_place here = place_of(i, cols, 1);
-	if (here.row >= rows)
+	struct vector_place place = pack_place(i, cols, 1);
+	if (place.row >= rows)
 		return;
 	uint64_t at =
-		(uint64_t)(keep.rng.first + here.row * keep.rng.row_step + here.col);
+		(uint64_t)(keep.rng.first + place.row * keep.rng.row_step + place.col);
 	struct philox_block r =
 		philox(keep.rng.key, (uint32_t)at, (uint32_t)(at >> 32), keep.worker, 0);
 	x[i] = philox_uniform(r.x[0]) < keep.density ? x[i] * keep.scale : 0;

@@ -8,17 +8,17 @@ static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t 
 	int64_t first, int64_t rows, int64_t vocab, int64_t cols, bool add, bool whole)
 {
 	enum { N = PER_PACK<float> };
-	struct vector_place at = place_of(thread_number(), cols, N);
+	struct vector_place at = pack_place(thread_number(), cols, N);
 	int64_t left = cols - at.col;
 	float v[N] = {}, u[N];
 	if (at.row >= rows)
 		return;
 	int64_t id = ids[at.row] - first;
-	bool here = id >= 0 && id < vocab;
-	if (!here && add)
+	bool in_slice = id >= 0 && id < vocab;
+	if (!in_slice && add)
 		return;
 	y += at.row * cols + at.col;
-	if (here)
+	if (in_slice)
 		load(v, w + id * cols + at.col, left, whole);
 	if (add) {
 		load(u, y, left, whole);
@@ -40,31 +40,31 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 		in_packs(y.cols, N, out, in));
 }
 
-enum { SORTED = 1024 };	     /* keys sorted by one block */
-#define NOT_HERE 0xffffffffu /* the token of a row outside this slice of the table */
+enum { SORTED = 1024 };	    /* keys sorted by one block */
+#define OUTSIDE 0xffffffffu /* the token of a row outside this slice of the table */
 
 /* Returns a key: the token in the upper bits, the row in the lower bits. */
-static __device__ inline uint64_t key_of(uint32_t token, uint32_t row)
+static __device__ inline uint64_t sort_key(uint32_t token, uint32_t row)
 {
 	return (uint64_t)token << 32 | row;
 }
 
-/* A bitonic sort (Batcher 1968). */
+/* Sorts SORTED keys per block, by a bitonic sort (Batcher 1968). */
 static __global__ void __launch_bounds__(SORTED / 2) sort_kernel(
 	uint64_t *keys, const int32_t *ids, int64_t n, int64_t first, int64_t vocab)
 {
 	__shared__ uint64_t key[SORTED];
-	const int me = (int)threadIdx.x;
+	const int thread = (int)threadIdx.x;
 	int64_t begin = (int64_t)blockIdx.x * SORTED;
-	for (int i = me; i < SORTED; i += SORTED / 2) {
+	for (int i = thread; i < SORTED; i += SORTED / 2) {
 		int64_t row = begin + i, id = row < n ? ids[row] - first : -1;
-		bool here = id >= 0 && id < vocab;
-		key[i] = key_of(here ? (uint32_t)id : NOT_HERE, (uint32_t)row);
+		bool in_slice = id >= 0 && id < vocab;
+		key[i] = sort_key(in_slice ? (uint32_t)id : OUTSIDE, (uint32_t)row);
 	}
 	for (int run = 2; run <= SORTED; run *= 2) {
 		for (int step = run / 2; step; step /= 2) {
 			__syncthreads();
-			int a = me / step * 2 * step + me % step, b = a + step;
+			int a = thread / step * 2 * step + thread % step, b = a + step;
 			uint64_t x = key[a], y = key[b];
 			if ((x > y) == ((a & run) == 0)) {
 				key[a] = y;
@@ -73,12 +73,12 @@ static __global__ void __launch_bounds__(SORTED / 2) sort_kernel(
 		}
 	}
 	__syncthreads();
-	for (int i = me; i < SORTED && begin + i < n; i += SORTED / 2)
+	for (int i = thread; i < SORTED && begin + i < n; i += SORTED / 2)
 		keys[begin + i] = key[i];
 }
 
 /* Returns the number of n sorted keys that are below x. */
-static __device__ inline int64_t below(const uint64_t *keys, int64_t n, uint64_t x)
+static __device__ inline int64_t count_below(const uint64_t *keys, int64_t n, uint64_t x)
 {
 	int64_t low = 0, high = n;
 	while (low < high) {
@@ -99,12 +99,12 @@ static __global__ void merge_kernel(
 	int64_t i = thread_number();
 	if (i >= n)
 		return;
-	int64_t mine = i / run * run;
-	int64_t pair = mine / (2 * run) * (2 * run);
-	int64_t other = mine == pair ? pair + run : pair;
-	int64_t others = max64(0, min64(run, n - other));
+	int64_t own_run = i / run * run;
+	int64_t pair = own_run / (2 * run) * (2 * run);
+	int64_t other = own_run == pair ? pair + run : pair;
+	int64_t n_other = max64(0, min64(run, n - other));
 	uint64_t key = from[i];
-	to[pair + (i - mine) + below(from + other, others, key)] = key;
+	to[pair + (i - own_run) + count_below(from + other, n_other, key)] = key;
 }
 
 /* Sorts the keys; returns the buffer, a or b, that has the result. */
@@ -144,31 +144,32 @@ struct piece {
 	bool first, last;
 };
 
+/* Returns the piece that begins at key i; it has 0 rows if none begins there. */
 static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
 {
 	struct piece p = {};
 	if (i >= s.n)
 		return p;
 	uint32_t token = token_at(s, i);
-	if (token == NOT_HERE)
+	if (token == OUTSIDE)
 		return p;
 	p.first = i == 0 || token_at(s, i - 1) != token;
 	if (!p.first) { /* a later piece follows a complete one */
 		if (i < s.piece || token_at(s, i - s.piece) != token)
 			return p;
-		if ((i - below(s.keys, i, key_of(token, 0))) % s.piece)
+		if ((i - count_below(s.keys, i, sort_key(token, 0))) % s.piece)
 			return p;
 	}
 	p.last = i + s.piece >= s.n || token_at(s, i + s.piece) != token;
 	p.rows = (int)s.piece;
 	if (p.last)
-		p.rows = (int)below(
-			s.keys + i, min64(s.piece, s.n - i), key_of(token + 1, 0));
+		p.rows = (int)count_below(
+			s.keys + i, min64(s.piece, s.n - i), sort_key(token + 1, 0));
 	return p;
 }
 
 /* Returns the piece of another lane. */
-static __device__ inline struct piece piece_of(const struct piece p, int lane)
+static __device__ inline struct piece piece_of_lane(const struct piece p, int lane)
 {
 	struct piece r;
 	int flags = p.first | p.last << 1;
@@ -181,12 +182,13 @@ static __device__ inline struct piece piece_of(const struct piece p, int lane)
 
 /* Returns the slot of a piece's sum, if its token has several pieces. First pieces of such tokens
  * begin at least `piece` keys apart, and so do later pieces, so slots are unique. */
-static __device__ inline int64_t slot_of(const struct sorted s, int64_t i, bool is_first)
+static __device__ inline int64_t slot_index(
+	const struct sorted s, int64_t i, bool is_first)
 {
 	return 2 * (i / s.piece) + (is_first ? 0 : 1);
 }
 
-/* Sums the rows from[row of key] in the order of the keys. */
+/* Adds the rows from[row of key] to sum, in the order of the keys. */
 static __device__ inline void sum_piece(float (&sum)[PER_PACK<float>], const float *from,
 	const uint64_t *keys, int64_t rows, int64_t cols, int64_t left, bool whole)
 {
@@ -215,38 +217,40 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP) sum_pieces_kernel(floa
 	enum { N = PER_PACK<float> };
 	int64_t first = (int64_t)blockIdx.x * WARP;
 	int64_t col = (int64_t)blockIdx.y * SUM_COLS + threadIdx.x * N;
-	struct piece mine = piece_at(s, first + lane_number());
+	struct piece own_piece = piece_at(s, first + lane_number());
 	for (int l = 0; l < WARP; l++) {
 		float sum[N] = {};
 		int64_t i = first + l;
-		struct piece p = piece_of(mine, l);
+		struct piece p = piece_of_lane(own_piece, l);
 		if (!p.rows || col >= cols)
 			continue;
 		sum_piece(sum, dy + col, s.keys + i, p.rows, cols, cols - col, whole);
 		float *to = p.first && p.last ? dw + token_at(s, i) * cols
-					      : slots + slot_of(s, i, p.first) * cols;
+					      : slots + slot_index(s, i, p.first) * cols;
 		store(to + col, sum, cols - col, whole);
 	}
 }
 
+/* Adds the pieces of each token that has several, in order. */
 static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
 	float *dw, const float *slots, struct sorted s, int64_t cols, bool whole)
 {
 	enum { N = PER_PACK<float> };
 	int64_t first = (int64_t)blockIdx.x * WARP;
 	int64_t col = (int64_t)blockIdx.y * SUM_COLS + threadIdx.x * N;
-	struct piece mine = piece_at(s, first + lane_number());
+	struct piece own_piece = piece_at(s, first + lane_number());
 	for (int l = 0; l < WARP; l++) {
 		float sum[N], v[N];
 		int64_t i = first + l;
-		struct piece p = piece_of(mine, l);
+		struct piece p = piece_of_lane(own_piece, l);
 		if (!p.rows || !p.first || p.last || col >= cols)
 			continue;
 		uint32_t token = token_at(s, i);
-		int64_t end = i + below(s.keys + i, s.n - i, key_of(token + 1, 0));
-		load(sum, slots + slot_of(s, i, true) * cols + col, cols - col, whole);
+		int64_t end =
+			i + count_below(s.keys + i, s.n - i, sort_key(token + 1, 0));
+		load(sum, slots + slot_index(s, i, true) * cols + col, cols - col, whole);
 		for (int64_t next = i + s.piece; next < end; next += s.piece) {
-			const float *from = slots + slot_of(s, next, false) * cols;
+			const float *from = slots + slot_index(s, next, false) * cols;
 			load(v, from + col, cols - col, whole);
 			for (int j = 0; j < N; j++)
 				sum[j] += v[j];
@@ -255,7 +259,7 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
 	}
 }
 
-static int64_t slots_of(int64_t n, int64_t piece)
+static int64_t count_slots(int64_t n, int64_t piece)
 {
 	return 2 * ceil_div(n, piece);
 }
@@ -267,13 +271,13 @@ void cuda_embed_bwd(
 	int64_t n = dy.rows, cols = dy.cols, piece = PIECE;
 	int64_t row_bytes = cols * (int64_t)sizeof(float);
 	int64_t key_bytes = round_up(n * (int64_t)sizeof(uint64_t), 256);
-	BUG_ON(dw.cols != cols || n >= NOT_HERE || dw.rows >= NOT_HERE);
+	BUG_ON(dw.cols != cols || n >= OUTSIDE || dw.rows >= OUTSIDE);
 	cuda_zero(d, dw);
-	while (slots_of(n, piece) * row_bytes > CUDA_WORKSPACE - 2 * key_bytes &&
+	while (count_slots(n, piece) * row_bytes > CUDA_WORKSPACE - 2 * key_bytes &&
 		piece < n)
 		piece *= 2;
 	char *buf = (char *)cuda_workspace(
-		d, (size_t)(2 * key_bytes + slots_of(n, piece) * row_bytes));
+		d, (size_t)(2 * key_bytes + count_slots(n, piece) * row_bytes));
 	float *slots = (float *)(buf + 2 * key_bytes), *out = floats_of(dw);
 	const float *up = floats_of(dy);
 	struct sorted s = {sort_rows(d, (uint64_t *)buf, (uint64_t *)(buf + key_bytes),

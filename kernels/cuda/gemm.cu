@@ -6,7 +6,7 @@
 
 #include <cuda_fp8.h>
 
-static int64_t k_of(const struct cuda_product *p)
+static int64_t terms_per_sum(const struct cuda_product *p)
 {
 	return p->ta ? p->a.cols : p->a.rows;
 }
@@ -19,17 +19,17 @@ static bool is_byte(enum dtype type)
 /* ---- converted operands -------------------------------------------------------------- */
 
 /* Returns temporary memory of any size for one matmul. */
-static void *copies_of(struct device *d, size_t n_bytes)
+static void *conversion_buffer(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
 	bool grows = n_bytes > c->copies_bytes;
 	if (grows && cuda_graph_capturing(d)) {
-		cuda_graph_reject(d, "it has a matmul of a new shape");
+		cuda_graph_reject(d, "the step has a matmul of a new shape");
 		return c->workspace;
 	}
 	if (grows) {
 		cuda_graph_free_later(d, c->copies);
-		c->copies = cuda_memory(d, n_bytes, "a matmul's operands");
+		c->copies = cuda_alloc_or_die(d, n_bytes, "a matmul's operands");
 		c->copies_bytes = n_bytes;
 	}
 	return c->copies;
@@ -37,7 +37,7 @@ static void *copies_of(struct device *d, size_t n_bytes)
 
 enum { TILE = 64, TILE_THREADS = 256 };
 
-/* to[cols, rows] = from[rows, cols]^T, for bytes: one block per tile. */
+/* Sets to[cols, rows] to from[rows, cols]^T, for bytes: one block per tile. */
 static __global__ void transpose_bytes(
 	uint8_t *to, const uint8_t *from, int64_t rows, int64_t cols)
 {
@@ -53,7 +53,7 @@ static __global__ void transpose_bytes(
 			to[(col + i) * rows + row + x] = tile[x][i];
 }
 
-static struct mat transposed(struct device *d, const char *name, struct mat m, void *to)
+static struct mat transpose_to(struct device *d, const char *name, struct mat m, void *to)
 {
 	dim3 grid((unsigned)ceil_div(m.cols, TILE), (unsigned)ceil_div(m.rows, TILE));
 	BUG_ON(grid.y > 65535);
@@ -64,7 +64,7 @@ static struct mat transposed(struct device *d, const char *name, struct mat m, v
 	return t;
 }
 
-/* fp8 to bf16, which is exact. */
+/* Converts fp8 to bf16, which is exact. */
 static __global__ void widen_bytes(
 	__nv_bfloat16 *to, const uint8_t *from, int64_t n, __nv_fp8_interpretation_t kind)
 {
@@ -74,7 +74,7 @@ static __global__ void widen_bytes(
 			__half2float(__half(__nv_cvt_fp8_to_halfraw(from[i], kind))));
 }
 
-static struct mat widened(struct device *d, const char *name, struct mat m, void *to)
+static struct mat widen_to(struct device *d, const char *name, struct mat m, void *to)
 {
 	int64_t n = mat_size(m);
 	launch(d, name, dim3((unsigned)ceil_div(n, TILE_THREADS)), dim3(TILE_THREADS), 0,
@@ -89,7 +89,7 @@ static struct mat widened(struct device *d, const char *name, struct mat m, void
 
 enum { LINE = 256 };
 
-static struct mat transpose_of(struct mat m)
+static struct mat stored_transpose(struct mat m)
 {
 	struct mat t = mat_typed(m.transposed, m.cols, m.rows, m.type);
 	t.scale = m.scale;
@@ -97,63 +97,63 @@ static struct mat transpose_of(struct mat m)
 }
 
 /* Uses the stored transposed copy of an operand where the copy is contiguous along k. */
-static struct cuda_product as_stored(struct cuda_product p)
+static struct cuda_product use_stored_transposes(struct cuda_product p)
 {
 	if (p.a.transposed && (!p.ta || !p.a.p)) {
-		p.a = transpose_of(p.a);
+		p.a = stored_transpose(p.a);
 		p.ta = !p.ta;
 	}
 	if (p.b.transposed && (p.tb || !p.b.p)) {
-		p.b = transpose_of(p.b);
+		p.b = stored_transpose(p.b);
 		p.tb = !p.tb;
 	}
 	return p;
 }
 
 /* Returns true if fp8 tensor cores support the matmul: sm_89, rows of multiples of 16 bytes. */
-static bool fp8_fits(struct device *d, const struct cuda_product *p)
+static bool supports_fp8(struct device *d, const struct cuda_product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
 	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
-	       (p->d.cols | p->d.rows | k_of(p)) % 16 == 0 && places % 16 == 0 &&
+	       (p->d.cols | p->d.rows | terms_per_sum(p)) % 16 == 0 && places % 16 == 0 &&
 	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
 }
 
 /* Makes both operands contiguous along k, as fp8 tensor cores need them. */
-static struct cuda_product along_sum(
+static struct cuda_product make_contiguous(
 	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = p.ta ? 0 : (size_t)round_up(mat_bytes(p.a), LINE);
 	size_t b_bytes = p.tb ? (size_t)mat_bytes(p.b) : 0;
-	char *copies = (char *)copies_of(d, a_bytes + b_bytes);
+	char *copies = (char *)conversion_buffer(d, a_bytes + b_bytes);
 	if (!p.ta)
-		p.a = transposed(d, name, p.a, copies);
+		p.a = transpose_to(d, name, p.a, copies);
 	if (p.tb)
-		p.b = transposed(d, name, p.b, copies + a_bytes);
+		p.b = transpose_to(d, name, p.b, copies + a_bytes);
 	p.ta = true;
 	p.tb = false;
 	return p;
 }
 
 /* Converts the operands of a matmul to bf16. */
-static struct cuda_product as_bf16(
+static struct cuda_product convert_to_bf16(
 	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
-	char *copies = (char *)copies_of(d, a_bytes + 2 * (size_t)mat_size(p.b));
-	p.a = widened(d, name, p.a, copies);
-	p.b = widened(d, name, p.b, copies + a_bytes);
+	char *copies = (char *)conversion_buffer(d, a_bytes + 2 * (size_t)mat_size(p.b));
+	p.a = widen_to(d, name, p.a, copies);
+	p.b = widen_to(d, name, p.b, copies + a_bytes);
 	return p;
 }
 
-/* Converts 16-bit operands to fp32, for shapes without an algorithm; not after as_bf16(), which
- * uses the same buffer. The result of a gradient of weights becomes fp32, too. */
-static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
+/* Converts 16-bit operands to fp32, for shapes without an algorithm; not after convert_to_bf16(),
+ * which uses the same buffer. The result of a gradient of weights becomes fp32, too. */
+static struct cuda_product convert_to_fp32(struct device *d, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
 	size_t b_bytes = (size_t)round_up(4 * mat_size(p.b), LINE);
 	bool narrow = p.tb && p.d.type != DT_F32;
-	char *copies = (char *)copies_of(
+	char *copies = (char *)conversion_buffer(
 		d, a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0));
 	struct mat a = mat(copies, p.a.rows, p.a.cols);
 	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
@@ -172,7 +172,7 @@ static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 
 /* Returns true if the sum is split into runs. Without runs, exact float8 matmuls are unbearably
  * slow: cuBLASLt has no algorithm for their long sums, so the operands are converted. */
-static bool cut_in_runs(struct device *d, const struct cuda_product *p)
+static bool splits_sum(struct device *d, const struct cuda_product *p)
 {
 	if (p->ta || !p->tb)
 		return false;
@@ -181,26 +181,28 @@ static bool cut_in_runs(struct device *d, const struct cuda_product *p)
 	return !p->a.scale;
 }
 
-/* The gradient of a weight has few tiles and a long sum: with one block per tile, most
- * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
- * Their number depends only on the shape and the type: enough to use all multiprocessors, and twice
- * as many for float8, because cuBLASLt has no algorithm without split-k for longer sums. A run has
- * a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap. */
-static int64_t runs_of(struct device *d, const struct cuda_product *p)
+/* Returns the number of runs into which the rows are cut, each with a partial sum (split-k): the
+ * gradient of a weight has few tiles and a long sum, so with one block per tile most
+ * multiprocessors would be idle. The number depends only on the shape and the type: enough to use
+ * all multiprocessors, and twice as many for float8, because cuBLASLt has no algorithm without
+ * split-k for longer sums. A run has a multiple of 16 rows, and at least 1024, so that adding the
+ * partial sums is cheap. */
+static int64_t choose_runs(struct device *d, const struct cuda_product *p)
 {
 	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };
-	int64_t n = k_of(p), runs = 1, most = (is_byte(p->a.type) ? 2 : 1) * MAX_RUNS;
+	int64_t n = terms_per_sum(p), runs = 1,
+		max_tiles = (is_byte(p->a.type) ? 2 : 1) * MAX_RUNS;
 	int64_t tiles = ceil_div(p->d.rows, SIDE) * ceil_div(p->d.cols, SIDE);
-	if (!cut_in_runs(d, p))
+	if (!splits_sum(d, p))
 		return 1;
-	while (tiles * runs < most && runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
-		n / (2 * runs) >= MIN_ROWS &&
+	while (tiles * runs < max_tiles && runs < MAX_RUNS &&
+		n % (2 * runs * LINES) == 0 && n / (2 * runs) >= MIN_ROWS &&
 		2 * runs * mat_size(p->d) * (int64_t)sizeof(float) <= CUDA_WORKSPACE)
 		runs *= 2;
 	return runs;
 }
 
-/* to = (add ? to : 0) + part[0] + part[1] + ..., n elements each. */
+/* Sets to = (add ? to : 0) + part[0] + part[1] + ..., n elements each. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	T *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
@@ -241,7 +243,7 @@ static bool gemm_in_runs(
 	struct device *d, const char *name, struct cuda_product p, int64_t runs)
 {
 	enum { N = PER_PACK<float> };
-	int64_t rows = k_of(&p) / runs, n = mat_size(p.d);
+	int64_t rows = terms_per_sum(&p) / runs, n = mat_size(p.d);
 	struct mat all = p.d;
 	bool add = p.add, scale_after = p.a.scale && !is_byte(p.a.type);
 	if (runs == 1)
@@ -270,14 +272,14 @@ static bool gemm_in_runs(
 
 /* ---- types of results and biases ----------------------------------------------------- */
 
-/* cuBLASLt needs a bias in the type of the result, to which it is cast at the end of the workspace.
- * (For fp8 operands with an fp32 result it needs bf16, which is less precise, so the bias is added
- * afterwards.) */
-static bool gemm_with(
+/* Computes the matmul with a bias, which is cast to the type of the result at the end of the
+ * workspace, as cuBLASLt needs it. (For fp8 operands with an fp32 result it needs bf16, which is
+ * less precise, so the bias is added afterwards.) */
+static bool gemm_with_bias(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { BIAS_BYTES = CUDA_WORKSPACE / 4 };
-	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
+	bool adds_bias_later = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_BYTES);
 		void *to = (char *)cuda_workspace(d, CUDA_WORKSPACE) + CUDA_WORKSPACE -
@@ -286,18 +288,18 @@ static bool gemm_with(
 		cuda_round(d, same, bias, same.type, 1);
 		bias = same;
 	}
-	p.bias = after ? NULL : bias.p;
+	p.bias = adds_bias_later ? NULL : bias.p;
 	if (!cuda_gemm(d, name, &p))
 		return false;
-	if (after)
+	if (adds_bias_later)
 		cuda_bias_fwd(d, p.d, bias);
 	return true;
 }
 
 /* Casts fp32 sums to the type of the result. cuBLASLt applies scales only with fp8; the bias
  * is added after the scales. */
-static void finish(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct cuda_product *p, struct mat bias)
+static void finish_result(struct device *d, const char *name, struct mat to,
+	struct mat from, const struct cuda_product *p, struct mat bias)
 {
 	const float *a = p->a.scale, *b = p->b.scale;
 	if (a && (bias.p || p->add)) {
@@ -314,13 +316,13 @@ static void finish(struct device *d, const char *name, struct mat to, struct mat
 		cuda_round(d, to, from, to.type, 1);
 }
 
-static struct mat bias_of_sums(const struct cuda_product *p, struct mat bias)
+static struct mat bias_unless_scaled(const struct cuda_product *p, struct mat bias)
 {
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
 /* Computes the result in fp32, some rows at a time, and casts or adds it to the destination. */
-static bool gemm_in_half(
+static bool gemm_in_fp32(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { RESULT_BYTES = CUDA_WORKSPACE / 2 };
@@ -332,32 +334,32 @@ static bool gemm_in_half(
 		int64_t n = min64(max_rows, p.d.rows - row);
 		part.b = mat_rows(p.b, row, n);
 		part.d = mat(cuda_workspace(d, RESULT_BYTES), n, p.d.cols);
-		if (!gemm_with(d, name, part, bias_of_sums(&p, bias)))
+		if (!gemm_with_bias(d, name, part, bias_unless_scaled(&p, bias)))
 			return false;
-		finish(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
+		finish_result(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
 	}
 	return true;
 }
 
 /* Computes results of any type; cuBLASLt's are fp32 or in the type of the operands. */
-static bool of_given_type(
+static bool gemm_to_any_type(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	bool given = p.a.scale ? p.d.type == DT_F32 && !p.add
 			       : p.d.type == DT_F32 || p.d.type == p.a.type;
 	if (!given)
-		return gemm_in_half(d, name, p, bias);
-	if (!gemm_with(d, name, p, bias_of_sums(&p, bias)))
+		return gemm_in_fp32(d, name, p, bias);
+	if (!gemm_with_bias(d, name, p, bias_unless_scaled(&p, bias)))
 		return false;
-	finish(d, name, p.d, p.d, &p, bias);
+	finish_result(d, name, p.d, p.d, &p, bias);
 	return true;
 }
 
 /* Computes a matmul in runs, directly, or with converted operands: whatever works first. */
-static void multiply(
+static void run_matmul(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
-	BUG_ON(k_of(&p) != (p.tb ? p.b.rows : p.b.cols));
+	BUG_ON(terms_per_sum(&p) != (p.tb ? p.b.rows : p.b.cols));
 	BUG_ON(p.d.cols != (p.ta ? p.a.rows : p.a.cols));
 	BUG_ON(p.d.rows != (p.tb ? p.b.cols : p.b.rows));
 	BUG_ON(p.a.type != p.b.type && !(is_byte(p.a.type) && is_byte(p.b.type)));
@@ -366,51 +368,53 @@ static void multiply(
 		(p.d.type != p.a.type || p.add || p.a.scale));
 	if (!mat_size(p.d))
 		return;
-	if (!k_of(&p)) {
+	if (!terms_per_sum(&p)) {
 		BUG_ON(bias.p);
 		if (!p.add)
 			cuda_zero(d, p.d);
 		return;
 	}
 	bool bytes = is_byte(p.a.type);
-	int64_t runs = runs_of(d, &p);
+	int64_t runs = choose_runs(d, &p);
 	if (bytes) {
-		p = as_stored(p);
-		if (fp8_fits(d, &p)) {
-			struct cuda_product q = along_sum(d, name, p);
-			if (gemm_in_runs(d, name, q, runs) || gemm_with(d, name, q, bias))
+		p = use_stored_transposes(p);
+		if (supports_fp8(d, &p)) {
+			struct cuda_product q = make_contiguous(d, name, p);
+			if (gemm_in_runs(d, name, q, runs) ||
+				gemm_with_bias(d, name, q, bias))
 				return;
 		}
-		p = as_bf16(d, name, p);
+		p = convert_to_bf16(d, name, p);
 	}
 	if (gemm_in_runs(d, name, p, runs))
 		return;
-	bool done = of_given_type(d, name, p, bias);
+	bool done = gemm_to_any_type(d, name, p, bias);
 	if (!done && !bytes && dtype_bytes(p.a.type) == 2) {
-		struct cuda_product wide = as_fp32(d, p);
-		done = of_given_type(d, name, wide, bias);
+		struct cuda_product wide = convert_to_fp32(d, p);
+		done = gemm_to_any_type(d, name, wide, bias);
 		if (done && wide.d.p != p.d.p)
 			cuda_round(d, p.d, wide.d, p.d.type, 1);
 	}
 	if (!done)
 		die(EX_FAILED,
-			"%s: cuBLASLt has no algorithm for [%lld, %lld], sums of %lld",
+			"%s: cuBLASLt has no algorithm for a result of [%lld, %lld] with "
+			"sums of %lld terms",
 			name, (long long)p.d.rows, (long long)p.d.cols,
-			(long long)k_of(&p));
+			(long long)terms_per_sum(&p));
 }
 
 /* ---- GELU as an epilogue ------------------------------------------------------------- */
 
 /* Returns true if cuBLASLt can fuse GELU. 16-bit types only: its GELU is the tanh form of an
  * unrounded argument, precise enough for these. It needs rows of multiples of 16 bytes. */
-static bool gelu_fits(const struct cuda_product *p)
+static bool supports_fused_gelu(const struct cuda_product *p)
 {
 	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&
 	       p->d.cols % 8 == 0 && (uintptr_t)p->aux % 16 == 0 && mat_size(p->d) &&
-	       k_of(p);
+	       terms_per_sum(p);
 }
 
-static struct mat aux_of(const struct cuda_product *p)
+static struct mat aux_matrix(const struct cuda_product *p)
 {
 	return mat_typed(p->aux, p->d.rows, p->d.cols, p->d.type);
 }
@@ -418,15 +422,15 @@ static struct mat aux_of(const struct cuda_product *p)
 static void gelu_fwd_unfused(struct device *d, const struct cuda_product *p)
 {
 	struct mat bias = mat_typed(p->bias, 1, p->d.cols, p->d.type);
-	cuda_linear_fwd(d, aux_of(p), p->b, p->a, bias);
-	cuda_act_fwd(d, ACT_GELU_TANH, p->d, aux_of(p), mat(NULL, 0, 0));
+	cuda_linear_fwd(d, aux_matrix(p), p->b, p->a, bias);
+	cuda_act_fwd(d, ACT_GELU_TANH, p->d, aux_matrix(p), mat(NULL, 0, 0));
 }
 
 static void gelu_bwd_unfused(struct device *d, const struct cuda_product *p)
 {
 	const struct mat none = mat(NULL, 0, 0);
 	cuda_linear_bwd_x(d, p->d, p->b, p->a, false);
-	cuda_act_bwd(d, ACT_GELU_TANH, p->d, none, p->d, aux_of(p), none);
+	cuda_act_bwd(d, ACT_GELU_TANH, p->d, none, p->d, aux_matrix(p), none);
 }
 
 /* ---- our own matmuls ----------------------------------------------------------------- */
@@ -457,7 +461,7 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 	if (own_gelu(d, "linear_gelu_fwd", MATMUL_GELU, &own))
 		return;
 	if (same && !cuda_of(d)->o.exact && !cuda_lab_on(d, LAB_MATMUL) &&
-		gelu_fits(&p) && cuda_gemm(d, "linear_gelu_fwd", &p))
+		supports_fused_gelu(&p) && cuda_gemm(d, "linear_gelu_fwd", &p))
 		return;
 	cuda_linear_fwd(d, a, x, w, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
@@ -483,7 +487,7 @@ void cuda_linear_gelu_bwd(struct device *d, struct mat da, struct mat dy, struct
 		own_gelu_bwd(d, MATMUL_DGELU_SUMS, da, dy, w, a, sums))
 		return;
 	if (!own_gelu_bwd(d, MATMUL_DGELU, da, dy, w, a, sums) &&
-		(cuda_lab_on(d, LAB_MATMUL) || !gelu_fits(&p) ||
+		(cuda_lab_on(d, LAB_MATMUL) || !supports_fused_gelu(&p) ||
 			!cuda_gemm(d, "linear_gelu_bwd", &p)))
 		gelu_bwd_unfused(d, &p);
 	if (sums.p)
@@ -498,7 +502,7 @@ void cuda_linear_fwd(
 	const struct matmul_call own = {
 		y, x, w, bias, mat(NULL, 0, 0), mat(NULL, 0, 0), NULL, 0};
 	if (!own_matmul(d, "linear_fwd", MATMUL_FWD, &own))
-		multiply(d, "linear_fwd", p, bias);
+		run_matmul(d, "linear_fwd", p, bias);
 }
 
 void cuda_linear_bwd_x(
@@ -508,12 +512,12 @@ void cuda_linear_bwd_x(
 	const struct mat none = mat(NULL, 0, 0);
 	const struct matmul_call own = {dx, dy, w, none, none, none, NULL, 0};
 	if (add || !own_matmul(d, "linear_bwd_x", MATMUL_BWD, &own))
-		multiply(d, "linear_bwd_x", p, none);
+		run_matmul(d, "linear_bwd_x", p, none);
 }
 
 void cuda_linear_bwd_w(
 	struct device *d, struct mat dw, struct mat dy, struct mat x, bool add)
 {
 	struct cuda_product p = {x, dy, dw, false, true, NULL, add, 1};
-	multiply(d, "linear_bwd_w", p, mat(NULL, 0, 0));
+	run_matmul(d, "linear_bwd_w", p, mat(NULL, 0, 0));
 }

@@ -32,13 +32,13 @@ static int add_suggested(struct device *d, const struct gemm_plan *p, bool exact
 	return n;
 }
 
-static int by_ms(const void *a, const void *b)
+static int compare_ms(const void *a, const void *b)
 {
 	float x = *(const float *)a, y = *(const float *)b;
 	return x < y ? -1 : x > y;
 }
 
-/* Times the candidates in rounds, in which they take turns, since the clock changes; sorts times. */
+/* Times all candidates in each round, since the clock changes, and sorts the times. */
 static void measure_all(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, struct candidate *list, int n)
 {
@@ -50,11 +50,11 @@ static void measure_all(struct device *d, const struct gemm_plan *p,
 			list[i].ms[round] =
 				cuda_gemm_measure(d, p, x, &trial, &list[i].found.algo);
 	for (int i = 0; i < n; i++)
-		qsort(list[i].ms, ROUNDS, sizeof(float), by_ms);
-	cuda_gemm_trial_end(d, &trial);
+		qsort(list[i].ms, ROUNDS, sizeof(float), compare_ms);
+	cuda_gemm_end_trial(d, &trial);
 }
 
-static int64_t attribute(
+static int64_t get_attribute(
 	const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
 {
 	uint32_t x = 0;
@@ -64,7 +64,7 @@ static int64_t attribute(
 	return rc == CUBLAS_STATUS_SUCCESS ? (int64_t)x : -1;
 }
 
-static void candidate_row(const char *name, const struct gemm_plan *p,
+static void append_row(const char *name, const struct gemm_plan *p,
 	const struct candidate *c, struct str *out)
 {
 	static const cublasLtMatmulAlgoConfigAttributes_t attributes[] = {
@@ -77,15 +77,15 @@ static void candidate_row(const char *name, const struct gemm_plan *p,
 	cuda_gemm_key_text(k, out);
 	str_printf(out, "\t%s\t%d", c->exact ? "exact" : "fast", c->number);
 	for (cublasLtMatmulAlgoConfigAttributes_t a : attributes)
-		str_printf(out, "\t%lld", (long long)attribute(&c->found.algo, a));
+		str_printf(out, "\t%lld", (long long)get_attribute(&c->found.algo, a));
 	str_printf(out, "\t%zu\t%.2f\t%.1f\t%s\t", c->found.workspaceSize, 1e3 * ms,
 		2e-9 * (double)(k->m * k->n) * (double)(k->k * k->runs) / ms,
-		cuda_gemm_suits(true, &c->found.algo) ? "yes" : "no");
+		cuda_gemm_is_usable(true, &c->found.algo) ? "yes" : "no");
 	cuda_gemm_algorithm_text(&c->found.algo, out);
 	str_putc(out, '\n');
 }
 
-static void append(const char *path, struct str *head, const struct str *rows)
+static void append_to_file(const char *path, struct str *head, const struct str *rows)
 {
 	FILE *f = fopen(path, "a");
 	bool begins = f && !fseek(f, 0, SEEK_END) && ftell(f) == 0;
@@ -108,13 +108,13 @@ void cuda_gemm_list(struct device *d, const char *name, const struct gemm_plan *
 	str_puts(&head, "# ");
 	cuda_gemm_head(d, &head);
 	for (int i = 0; i < n; i++)
-		candidate_row(name, p, &list[i], &rows);
+		append_row(name, p, &list[i], &rows);
 	if (!n) {
 		str_printf(&rows, "# no algorithm for %s, ", name);
 		cuda_gemm_key_text(&p->key, &rows);
 		str_putc(&rows, '\n');
 	}
-	append(cuda_of(d)->candidates, &head, &rows);
+	append_to_file(cuda_of(d)->candidates, &head, &rows);
 	str_free(&head);
 	str_free(&rows);
 }

@@ -15,7 +15,7 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 
 /* ---- keys of plans --------------------------------------------------------------------- */
 
-static cudaDataType_t type_of(int64_t type)
+static cudaDataType_t cuda_type(int64_t type)
 {
 	static const cudaDataType_t types[] = {
 		CUDA_R_32F, CUDA_R_16BF, CUDA_R_16F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2};
@@ -28,38 +28,40 @@ static bool is_byte(int64_t type)
 }
 
 /* Returns the bytes between the runs of an operand, as struct cuda_product explains. */
-static int64_t stride_bytes(struct mat m, bool along_sum)
+static int64_t run_stride_bytes(struct mat m, bool along_sum)
 {
 	return along_sum ? m.cols * dtype_bytes(m.type) : mat_bytes(m);
 }
 
 /* Returns the common alignment of the matrices of all runs, at most 16 bytes, the widest load:
  * larger alignments of a slice's weights depend on the layout, and the choice must not. */
-static int64_t alignment(const struct cuda_product *p)
+static int64_t common_alignment(const struct cuda_product *p)
 {
-	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
-			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
+	uintptr_t addresses = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
+			      (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
 	if (p->runs > 1)
-		places |= (uintptr_t)(stride_bytes(p->a, p->ta) |
-				      stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
-	return (int64_t)(places & -places);
+		addresses |=
+			(uintptr_t)(run_stride_bytes(p->a, p->ta) |
+				    run_stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
+	return (int64_t)(addresses & -addresses);
 }
 
-static int64_t epilogue_of(const struct cuda_product *p)
+static int64_t plan_epilogue(const struct cuda_product *p)
 {
 	if (p->bias)
 		return p->epilogue == EPILOGUE_GELU ? EPILOGUE_GELU_BIAS : EPILOGUE_BIAS;
 	return p->epilogue;
 }
 
-static struct gemm_key key_of(const struct cuda_product *p)
+static struct gemm_key make_key(const struct cuda_product *p)
 {
 	struct gemm_key k = {p->ta, p->tb, p->d.cols, p->d.rows,
 		p->ta ? p->a.cols : p->a.rows, p->a.type, p->b.type, p->d.type,
-		epilogue_of(p), p->add, alignment(p), p->runs};
+		plan_epilogue(p), p->add, common_alignment(p), p->runs};
 	return k;
 }
 
+/* Returns the link to the plan of a key, or the link at which to add it. */
 static struct gemm_plan **find_plan(struct cuda_device *c, const struct gemm_key *key)
 {
 	if (!c->plans)
@@ -75,7 +77,7 @@ static struct gemm_plan **find_plan(struct cuda_device *c, const struct gemm_key
 	return at;
 }
 
-struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key)
+struct gemm_plan *cuda_get_plan(struct cuda_device *c, const struct gemm_key *key)
 {
 	struct gemm_plan **at = find_plan(c, key);
 	if (!*at) {
@@ -119,16 +121,16 @@ void cuda_forget_algorithms(struct device *d)
 		cublasLt##kind##SetAttribute(of, attribute, &(value), sizeof(value)), \
 		#attribute)
 
-/* Creates the layout of `runs` matrices: contiguous, or with `of_rows` parts of the same rows. */
-static cublasLtMatrixLayout_t layout(struct device *d, int64_t type, int64_t rows,
-	int64_t cols, int64_t runs, bool of_rows)
+/* Creates the layout of `runs` matrices: contiguous, or with `in_rows` parts of the same rows. */
+static cublasLtMatrixLayout_t create_layout(struct device *d, int64_t type, int64_t rows,
+	int64_t cols, int64_t runs, bool in_rows)
 {
 	cublasLtMatrixLayout_t l;
 	int32_t count = (int32_t)runs;
-	int64_t stride = of_rows ? rows : rows * cols;
+	int64_t stride = in_rows ? rows : rows * cols;
 	cuda_cublas_check(d,
-		cublasLtMatrixLayoutCreate(&l, type_of(type), (uint64_t)rows,
-			(uint64_t)cols, of_rows ? rows * runs : rows),
+		cublasLtMatrixLayoutCreate(&l, cuda_type(type), (uint64_t)rows,
+			(uint64_t)cols, in_rows ? rows * runs : rows),
 		"cublasLtMatrixLayoutCreate");
 	if (runs == 1)
 		return l;
@@ -157,7 +159,7 @@ static void create_descriptors(struct device *d, struct gemm_plan *p)
 	/* The heuristic uses the alignment of these addresses. */
 	const void *place = (const void *)(uintptr_t)k->align;
 	if (k->epilogue == EPILOGUE_BIAS || k->epilogue == EPILOGUE_GELU_BIAS) {
-		int32_t type = type_of(k->d);
+		int32_t type = cuda_type(k->d);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, place);
 	}
@@ -176,12 +178,12 @@ static void create_descriptors(struct device *d, struct gemm_plan *p)
 	}
 	int64_t a_rows = k->ta ? k->k : k->m, a_cols = k->ta ? k->m : k->k;
 	int64_t b_rows = k->tb ? k->n : k->k, b_cols = k->tb ? k->k : k->n;
-	p->a = layout(d, k->a, a_rows, a_cols, k->runs, k->ta);
-	p->b = layout(d, k->b, b_rows, b_cols, k->runs, !k->tb);
-	p->d = layout(d, k->d, k->m, k->n, k->runs, false);
+	p->a = create_layout(d, k->a, a_rows, a_cols, k->runs, k->ta);
+	p->b = create_layout(d, k->b, b_rows, b_cols, k->runs, !k->tb);
+	p->d = create_layout(d, k->d, k->m, k->n, k->runs, false);
 }
 
-/* to = (x->add ? x->d : 0) + op(a) op(b) */
+/* Enqueues to = (x->add ? x->d : 0) + op(a) op(b). */
 static cublasStatus_t run_plan(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo)
 {
@@ -202,9 +204,7 @@ static cublasStatus_t run_plan(struct device *d, const struct gemm_plan *p,
 		cuda_stream(d));
 }
 
-/* ---- candidates ------------------------------------------------------------------------ */
-
-bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo)
+bool cuda_gemm_is_usable(bool exact, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -256,14 +256,12 @@ static int usable_algorithms(struct device *d, const struct gemm_plan *p,
 	bool exact = cuda_of(d)->o.exact;
 	int n = 0, n_found = cuda_gemm_suggested(d, p, exact, found, asked);
 	for (int i = 0; i < n_found; i++)
-		if (cuda_gemm_suits(exact, &found[i].algo))
+		if (cuda_gemm_is_usable(exact, &found[i].algo))
 			found[n++] = found[i];
 	return n;
 }
 
-/* ---- measuring ------------------------------------------------------------------------- */
-
-/* The result goes to x->d, or elsewhere if the matmul adds to x->d, which must not change. */
+/* Begins a measurement. The result goes to x->d, or elsewhere if the matmul adds to x->d. */
 bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm_trial *t)
 {
 	size_t n_bytes = (size_t)mat_bytes(x->d);
@@ -279,7 +277,7 @@ bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm
 	return true;
 }
 
-void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t)
+void cuda_gemm_end_trial(struct device *d, struct gemm_trial *t)
 {
 	cudaEventDestroy(t->begin);
 	cudaEventDestroy(t->end);
@@ -287,6 +285,7 @@ void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t)
 		cuda_check(d, cudaFree(t->to), "free");
 }
 
+/* Returns the milliseconds of GEMM_TRIALS calls, after one call that is not timed. */
 float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const struct gemm_trial *t,
 	const cublasLtMatmulAlgo_t *algo)
@@ -332,24 +331,25 @@ static int fastest_algorithm(struct device *d, const struct gemm_plan *p,
 	}
 	if (x->unfused && cuda_gemm_measure(d, p, x, &trial, NULL) < best_ms)
 		best = -1;
-	cuda_gemm_trial_end(d, &trial);
+	cuda_gemm_end_trial(d, &trial);
 	return best;
 }
 
-/* Returns the index of the algorithm that was read from text; -1: it is not among the candidates.
- * It comes from a file, so it is never passed to cuBLASLt unchecked. */
-static int find_saved(
+/* Returns the candidate that equals the algorithm read from text; -1: none. The algorithm comes
+ * from a file, so it is never passed to cuBLASLt unchecked. */
+static int find_saved_algorithm(
 	const struct gemm_plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
 			return i;
-	warn("the saved algorithm of a matmul of [%lld, %lld], sums of %lld, is not "
-	     "available here; another is chosen, and bits may differ",
+	warn("matmul to [%lld, %lld] with sums of %lld terms: the saved cuBLASLt algorithm "
+	     "is not available on this GPU; using another algorithm, so bits may differ",
 		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
 	return -1;
 }
 
+/* Makes a plan ready: with its saved algorithm, the fastest candidate, or the unfused kernels. */
 static void choose_algorithm(struct device *d, const char *name, struct gemm_plan *p,
 	const struct cuda_product *x)
 {
@@ -365,7 +365,7 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 		cuda_gemm_list(d, name, p, x);
 	if (p->from_text) {
 		int n_all = usable_algorithms(d, p, found, MANY_CANDIDATES);
-		int saved = find_saved(p, found, n_all);
+		int saved = find_saved_algorithm(p, found, n_all);
 		p->from_text = false;
 		p->ready = p->possible = saved >= 0;
 		if (p->ready)
@@ -387,15 +387,15 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 		p->algo = found[best].algo;
 }
 
-/* Returns true if cuBLASLt rejects what it suggested. Its heuristic does not check everything
- * that its kernels need, and float8 in runs is not documented. */
-static bool is_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc)
+/* Disables a plan if cuBLASLt rejects the algorithm that it suggested, and returns true. Its
+ * heuristic does not check all needs of its kernels, and float8 in runs is not documented. */
+static bool disable_if_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc)
 {
 	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
 	if (!unsure ||
 		(rc != CUBLAS_STATUS_NOT_SUPPORTED && rc != CUBLAS_STATUS_INVALID_VALUE))
 		return false;
-	warn("%s: cuBLASLt does not support float8 in %lld runs (%s); using slower kernels",
+	warn("%s: cuBLASLt does not support float8 sums in %lld parts (%s); using slower kernels",
 		name, (long long)p->key.runs, cublasLtGetStatusName(rc));
 	p->possible = false;
 	return true;
@@ -403,10 +403,10 @@ static bool is_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc
 
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 {
-	struct gemm_key key = key_of(x);
-	struct gemm_plan *p = cuda_plan_of(cuda_of(d), &key);
+	struct gemm_key key = make_key(x);
+	struct gemm_plan *p = cuda_get_plan(cuda_of(d), &key);
 	if (!p->ready && cuda_graph_capturing(d)) { /* timing would synchronize */
-		cuda_graph_reject(d, "it has a matmul of a new shape");
+		cuda_graph_reject(d, "the step has a matmul of a new shape");
 		return true;
 	}
 	if (!p->ready)
@@ -420,7 +420,7 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		l.args[i] = cuda_arg_of(sizes[i]);
 	cuda_before(d, &l);
 	cublasStatus_t rc = run_plan(d, p, x, x->d.p, &p->algo);
-	if (!is_rejected(p, name, rc))
+	if (!disable_if_rejected(p, name, rc))
 		cuda_cublas_check(d, rc, name);
 	cuda_after(d, name);
 	return p->possible;

@@ -8,8 +8,8 @@ enum { PLAN_BUCKETS = 1024 };
 
 struct gemm_plan {
 	struct gemm_key key;
-	bool ready, possible;
-	bool unfused;	/* the unfused kernels were faster */
+	bool ready, possible; /* the algorithm is chosen; cuBLASLt has an algorithm */
+	bool unfused;	      /* the unfused kernels were faster */
 	bool from_text; /* the algorithm was read from text and is not checked yet */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
@@ -22,8 +22,8 @@ struct plans {
 	int64_t n;
 };
 
-/* Returns the plan of a key; adds it if it is missing. */
-struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
+/* Returns the plan of a key; adds the plan if it is missing. */
+struct gemm_plan *cuda_get_plan(struct cuda_device *c, const struct gemm_key *key);
 
 /* The number of algorithms to request from cuBLASLt; MANY if none of the first does without
  * splitting sums, or if a text has an algorithm. */
@@ -33,7 +33,7 @@ enum { CANDIDATES = 8, MANY_CANDIDATES = 64 };
 int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	cublasLtMatmulHeuristicResult_t *found, int asked);
 /* Returns true if an algorithm does not split sums, or need not be exact. */
-bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo);
+bool cuda_gemm_is_usable(bool exact, const cublasLtMatmulAlgo_t *algo);
 
 /* The resources for measuring algorithms: memory for the result, and events. */
 struct gemm_trial {
@@ -46,7 +46,7 @@ enum { GEMM_TRIALS = 3 };
 /* Begins a measurement; false: no memory for the result. */
 bool cuda_gemm_trial(
 	struct device *d, const struct cuda_product *x, struct gemm_trial *t);
-void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t);
+void cuda_gemm_end_trial(struct device *d, struct gemm_trial *t);
 /* Returns the milliseconds of GEMM_TRIALS calls, infinity if one fails; with algo NULL, of the
  * unfused kernels. */
 float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,

@@ -6,7 +6,7 @@
 
 enum { MAX_PLANS = 1 << 16 };
 
-/* Writes the cuBLASLt version and GPU model for which the choices are valid. */
+/* Appends the cuBLASLt version and GPU model for which the choices are valid. */
 void cuda_gemm_head(struct device *d, struct str *out)
 {
 	const struct cuda_device *c = cuda_of(d);
@@ -32,7 +32,7 @@ void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out)
 		str_printf(out, "%02x", bytes[i]);
 }
 
-static void plan_line(const struct gemm_plan *p, struct str *out)
+static void append_plan_line(const struct gemm_plan *p, struct str *out)
 {
 	cuda_gemm_key_text(&p->key, out);
 	str_putc(out, ' ');
@@ -43,7 +43,7 @@ static void plan_line(const struct gemm_plan *p, struct str *out)
 	str_putc(out, '\n');
 }
 
-static int by_key(const void *a, const void *b)
+static int compare_keys(const void *a, const void *b)
 {
 	const struct gemm_plan *const *x = (const struct gemm_plan *const *)a;
 	const struct gemm_plan *const *y = (const struct gemm_plan *const *)b;
@@ -63,13 +63,13 @@ void cuda_algorithms(struct device *d, struct str *out)
 		for (struct gemm_plan *p = all->bucket[i]; p; p = p->next)
 			if (p->from_text || p->unfused || (p->ready && p->possible))
 				list[n++] = p;
-	qsort(list, (size_t)n, sizeof(*list), by_key);
+	qsort(list, (size_t)n, sizeof(*list), compare_keys);
 	for (int64_t i = 0; i < n; i++)
-		plan_line(list[i], out);
+		append_plan_line(list[i], out);
 	free(list);
 }
 
-static int64_t type_named(const char *name)
+static int64_t find_type(const char *name)
 {
 	for (size_t i = 0; i < ARRAY_LEN(dtype_table); i++)
 		if (!strcmp(dtype_table[i].name, name))
@@ -90,8 +90,8 @@ static int read_hex(const char *s, void *to, size_t n_bytes)
 	return 0;
 }
 
-/* Checks an epilogue: GELU needs 16-bit types and rows of multiples of 16 bytes. */
-static bool epilogue_good(const struct gemm_key *k)
+/* Returns true if the epilogue is possible: GELU needs 16 bits and rows of 16-byte packs. */
+static bool is_valid_epilogue(const struct gemm_key *k)
 {
 	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
 	return k->epilogue < EPILOGUE_GELU ||
@@ -99,29 +99,30 @@ static bool epilogue_good(const struct gemm_key *k)
 		       !k->add && k->runs == 1);
 }
 
-static int read_line(const char *line, struct gemm_plan *p)
+/* Parses a line of the text, and checks all numbers. Returns -1 if it is malformed. */
+static int parse_plan_line(const char *line, struct gemm_plan *p)
 {
 	struct gemm_key *k = &p->key;
-	char how[3], a[5], b[5], to[5];
+	char transposes[3], a[5], b[5], to[5];
 	int end = 0;
 	memset(p, 0, sizeof(*p));
 	if (sscanf(line,
 		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
 		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64 " %n",
-		    how, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add, &k->align,
-		    &k->runs, &end) != 11 ||
-		!end || line[end - 1] != ' ' || strlen(how) != 2)
+		    transposes, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add,
+		    &k->align, &k->runs, &end) != 11 ||
+		!end || line[end - 1] != ' ' || strlen(transposes) != 2)
 		return -1;
-	k->ta = how[0] == 't';
-	k->tb = how[1] == 't';
-	k->a = type_named(a);
-	k->b = type_named(b);
-	k->d = type_named(to);
-	bool good = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
-		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
-		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
-		    k->runs <= MAX_RUNS && epilogue_good(k);
-	if (!good)
+	k->ta = transposes[0] == 't';
+	k->tb = transposes[1] == 't';
+	k->a = find_type(a);
+	k->b = find_type(b);
+	k->d = find_type(to);
+	bool is_valid = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
+			k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 &&
+			k->align > 0 && k->align <= 64 && !(k->align & (k->align - 1)) &&
+			k->runs > 0 && k->runs <= MAX_RUNS && is_valid_epilogue(k);
+	if (!is_valid)
 		return -1;
 	p->unfused = p->ready =
 		k->epilogue >= EPILOGUE_GELU && !strcmp(line + end, "apart");
@@ -133,45 +134,45 @@ static int accept_plan_line(
 	struct device *d, const char *line, int64_t number, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
-	struct gemm_plan read;
-	if (read_line(line, &read) || (c->plans && c->plans->n >= MAX_PLANS))
+	struct gemm_plan parsed;
+	if (parse_plan_line(line, &parsed) || (c->plans && c->plans->n >= MAX_PLANS))
 		return err_set(e, EX_DATAERR,
-			"matmul algorithms, line %lld: malformed, or too many lines",
+			"matmul algorithms: line %lld is malformed, or there are too many lines",
 			(long long)number);
-	if (read.unfused && c->o.exact) /* exact: always the epilogue */
+	if (parsed.unfused && c->o.exact) /* exact: always the epilogue */
 		return 0;
-	struct gemm_plan *p = cuda_plan_of(c, &read.key);
+	struct gemm_plan *p = cuda_get_plan(c, &parsed.key);
 	if (!p->ready && !p->from_text) {
-		p->algo = read.algo;
-		p->from_text = read.from_text;
-		p->unfused = p->ready = read.unfused;
+		p->algo = parsed.algo;
+		p->from_text = parsed.from_text;
+		p->unfused = p->ready = parsed.unfused;
 	}
 	return 0;
 }
 
 int cuda_set_algorithms(struct device *d, const char *text, struct err *e)
 {
-	struct str here = {}, line = {};
+	struct str head = {}, line = {};
 	int rc = 0;
-	cuda_gemm_head(d, &here);
+	cuda_gemm_head(d, &head);
 	for (int64_t number = 1; *text && !rc; number++) {
 		size_t n = strcspn(text, "\n");
 		str_clear(&line);
 		str_add(&line, text, n);
 		str_puts(&line, "\n");
 		text += n + (text[n] == '\n');
-		if (number == 1 && !strcmp(line.s, here.s))
+		if (number == 1 && !strcmp(line.s, head.s))
 			continue;
 		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
 			warn("matmul algorithms chosen with %.*s are not used with %.*s; "
 			     "bits may differ",
-				(int)n, line.s, (int)here.len - 1, here.s);
+				(int)n, line.s, (int)head.len - 1, head.s);
 			break;
 		}
 		line.s[n] = '\0';
 		rc = accept_plan_line(d, line.s, number, e);
 	}
-	str_free(&here);
+	str_free(&head);
 	str_free(&line);
 	return rc;
 }

@@ -10,7 +10,7 @@ enum { LINE = 64 };
 struct slot {
 	void *to;
 	size_t n_bytes;
-	char *place;
+	char *memory; /* pinned */
 };
 
 /* Capturing: between begin and end; refilling: between refill and launch. */
@@ -31,13 +31,13 @@ struct graph {
 	size_t at; /* offset in the last page */
 };
 
-static struct graph *graph_of(struct device *d)
+static struct graph *get_graph(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->graph)
 		return c->graph;
 	c->graph = (struct graph *)xcalloc(1, sizeof(*c->graph));
-	c->graph->done = cuda_event(d);
+	c->graph->done = cuda_create_event(d);
 	return c->graph;
 }
 
@@ -60,7 +60,7 @@ void cuda_graph_reject(struct device *d, const char *why)
 }
 
 /* Frees the previous graph's resources, after its last launch is complete. */
-static void graph_clear(struct device *d, struct graph *g)
+static void clear_graph(struct device *d, struct graph *g)
 {
 	cuda_await(d, g->done, "graph");
 	if (g->exec)
@@ -80,7 +80,7 @@ void cuda_graph_free(struct device *d)
 	struct graph *g = cuda_of(d)->graph;
 	if (!g)
 		return;
-	graph_clear(d, g);
+	clear_graph(d, g);
 	cudaEventDestroy(g->done);
 	free(g->slot);
 	free(g->page);
@@ -102,30 +102,28 @@ void cuda_graph_free_later(struct device *d, void *p)
 	g->free_later[g->n_free_later++] = p;
 }
 
-/* ---- device_put() --------------------------------------------------------------------- */
-
 /* Adds a page. The relaxed mode allows the allocation during a capture. */
-static void new_page(struct device *d, struct graph *g)
+static void add_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
-	char *page = cuda_pinned(d, STAGE_BYTES);
+	char *page = cuda_alloc_pinned(d, STAGE_BYTES);
 	cuda_check(d, cudaThreadExchangeStreamCaptureMode(&mode), "pinned memory");
 	g->page = (char **)xrealloc(g->page, (size_t)(g->n_pages + 1) * sizeof(*g->page));
 	g->page[g->n_pages++] = page;
 	g->at = 0;
 }
 
-static struct slot *new_slot(struct device *d, struct graph *g, void *to, size_t n_bytes)
+static struct slot *add_slot(struct device *d, struct graph *g, void *to, size_t n_bytes)
 {
 	if (!g->n_pages || n_bytes > STAGE_BYTES - g->at)
-		new_page(d, g);
+		add_page(d, g);
 	g->slot = (struct slot *)xrealloc(
 		g->slot, (size_t)(g->n_slots + 1) * sizeof(*g->slot));
 	struct slot *s = &g->slot[g->n_slots++];
 	s->to = to;
 	s->n_bytes = n_bytes;
-	s->place = g->page[g->n_pages - 1] + g->at;
+	s->memory = g->page[g->n_pages - 1] + g->at;
 	g->at = (size_t)min64(round_up((int64_t)(g->at + n_bytes), LINE), STAGE_BYTES);
 	return s;
 }
@@ -137,15 +135,15 @@ bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes
 		return false;
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
-		char *there = (char *)to + at;
+		char *target = (char *)to + at;
 		bool capturing = g->state == GRAPH_CAPTURING;
 		BUG_ON(!capturing && g->next == g->n_slots);
 		struct slot *s =
-			capturing ? new_slot(d, g, there, n) : &g->slot[g->next++];
-		BUG_ON(s->to != there || s->n_bytes != n);
-		memcpy(s->place, (const char *)from + at, n);
+			capturing ? add_slot(d, g, target, n) : &g->slot[g->next++];
+		BUG_ON(s->to != target || s->n_bytes != n);
+		memcpy(s->memory, (const char *)from + at, n);
 		if (capturing)
-			cuda_copy_async(d, there, s->place, n, "put");
+			cuda_copy_async(d, target, s->memory, n, "put");
 	}
 	return true;
 }
@@ -156,19 +154,17 @@ void cuda_graph_readback(struct device *d)
 	g->n_read = g->n_slots;
 }
 
-/* ---- capture and launch --------------------------------------------------------------- */
-
 bool cuda_graph_begin(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->waits || c->profile) {
-		warn("%s: no graph while PT_CUDA_SYNC or a profile observes each kernel",
+		warn("%s: no CUDA graph: PT_CUDA_SYNC or a profile needs single launches",
 			c->model);
 		return false;
 	}
-	struct graph *g = graph_of(d);
+	struct graph *g = get_graph(d);
 	BUG_ON(g->state != GRAPH_IDLE);
-	graph_clear(d, g);
+	clear_graph(d, g);
 	cuda_check(d, cuda_streams_join(d), "graph");
 	cuda_check(d,
 		cudaStreamBeginCapture(cuda_stream(d), cudaStreamCaptureModeThreadLocal),

@@ -19,17 +19,18 @@ static __device__ inline double power_of_2(int64_t n)
 	return __longlong_as_double((n + 1023) << 52);
 }
 
-struct bad_leaves {
+struct bad_counts {
 	uint64_t beyond, not_finite;
 };
 
+/* Adds rounded elements of a leaf; counts those that are too large or not finite as 0. */
 static __device__ inline void add_leaf(uint64_t (&to)[GRID_N], const float (&x)[GRID_N],
-	float scale, float most, struct bad_leaves &bad)
+	float scale, float max_units, struct bad_counts &bad)
 {
 #pragma unroll
 	for (int i = 0; i < GRID_N; i++) {
 		float units = x[i] * scale;
-		bool good = fabsf(units) <= most, finite = isfinite(x[i]);
+		bool good = fabsf(units) <= max_units, finite = isfinite(x[i]);
 		to[i] += good ? (uint64_t)llrintf(units) : 0;
 		bad.beyond += !good && finite;
 		bad.not_finite += !finite;
@@ -67,10 +68,10 @@ static __device__ inline void store_sum(
 	}
 }
 
-/* One pack per thread, with zeros past the end. T: the type of leaves */
+/* Sums one pack per thread, with zeros past the end. T: the type of leaves */
 template <typename T>
 static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
-	const struct grid_parts parts, int64_t n, float most, struct grid *grid,
+	const struct grid_parts parts, int64_t n, float max_units, struct grid *grid,
 	bool whole)
 {
 	const float scale = (float)power_of_2(grid->exponent);
@@ -78,13 +79,13 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	const int64_t i = thread_number() * GRID_N, left = n - i;
 	uint64_t to[GRID_N] = {};
 	float x[GRID_N];
-	struct bad_leaves bad = {};
+	struct bad_counts bad = {};
 	if (add)
 		add_sum(to, sum + i, left, whole);
 #pragma unroll 4
 	for (int k = 0; k < parts.leaves; k++) {
 		load(x, (const T *)parts.p[k] + i, left, whole);
-		add_leaf(to, x, scale, most, bad);
+		add_leaf(to, x, scale, max_units, bad);
 	}
 #pragma unroll 4
 	for (int k = parts.leaves; k < parts.n; k++)

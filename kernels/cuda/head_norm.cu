@@ -5,7 +5,7 @@
  * several heads. Threads of heads past the end take part in sums. */
 enum { N = 8, MAX_HEAD = N * WARP };
 
-static int lanes_of(int64_t dim)
+static int lanes_per_head(int64_t dim)
 {
 	int lanes = 1;
 	BUG_ON(dim > MAX_HEAD);
@@ -21,8 +21,8 @@ static __device__ inline float head_sum(float x, int lanes)
 	return x;
 }
 
-/* 1 / sqrt(mean(x^2) + eps) */
-static __device__ inline float rstd_of_head(
+/* Returns 1 / sqrt(mean(x^2) + eps) of a head. */
+static __device__ inline float head_rstd(
 	const float (&x)[N], int lanes, int dim, float eps)
 {
 	float square = 0;
@@ -33,7 +33,7 @@ static __device__ inline float rstd_of_head(
 
 /* Returns true if heads can be loaded as one or two packs of 16 bytes. */
 template <typename... T>
-static bool whole_heads(int64_t dim, int64_t stride, const T *...p)
+static bool heads_in_packs(int64_t dim, int64_t stride, const T *...p)
 {
 	return dim % N == 0 && stride % N == 0 && (... && ((uintptr_t)p % 16 == 0));
 }
@@ -78,7 +78,7 @@ static __global__ void __launch_bounds__(THREADS) head_norm_fwd_kernel(T *y, con
 	float in[N], g[N], out[N];
 	load_head(in, x + head * dim + col, left, whole);
 	load_head(g, gamma + col, left, whole);
-	float rstd = rstd_of_head(in, lanes, dim, eps);
+	float rstd = head_rstd(in, lanes, dim, eps);
 	for (int i = 0; i < N; i++)
 		out[i] = in[i] * rstd * g[i];
 	store_head(y + head * dim + col, out, left, whole);
@@ -88,7 +88,7 @@ void cuda_head_norm_fwd(
 	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
 {
 	const int64_t dim = gamma.cols, n = mat_size(x) / dim;
-	const int lanes = lanes_of(dim);
+	const int lanes = lanes_per_head(dim);
 	BUG_ON(x.cols % dim || mat_size(y) != mat_size(x) || y.type != x.type);
 	by_type(x.type, [&](auto t) {
 		using T = decltype(t);
@@ -97,12 +97,12 @@ void cuda_head_norm_fwd(
 		const float *g = floats_of(gamma);
 		launch(d, "head_norm_fwd", grid_of_packs(n, lanes, 1), THREADS, 0,
 			head_norm_fwd_kernel<T>, out, in, g, n, (int)dim, lanes, eps,
-			whole_heads(dim, 0, (const void *)out, (const void *)in,
+			heads_in_packs(dim, 0, (const void *)out, (const void *)in,
 				(const void *)g));
 	});
 }
 
-/* With h = x rstd and e = dy gamma: dx = rstd (e - h mean(e h)). heads: heads per row. */
+/* Sets dx = rstd (e - h mean(e h)), with h = x rstd and e = dy gamma. heads: heads per row. */
 template <typename T, typename U, typename V>
 static __global__ void __launch_bounds__(THREADS) head_norm_bwd_x_kernel(V *dx,
 	const U *dy, const T *x, const float *gamma, int64_t n, int64_t heads,
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(THREADS) head_norm_bwd_x_kernel(V *dx,
 	load_head(h, x + head * dim + col, left, whole);
 	load_head(e, dy + head * dim + col, left, whole);
 	load_head(g, gamma + col, left, whole);
-	float rstd = rstd_of_head(h, lanes, dim, eps);
+	float rstd = head_rstd(h, lanes, dim, eps);
 	for (int i = 0; i < N; i++) {
 		h[i] *= rstd;
 		e[i] *= g[i];
@@ -130,11 +130,11 @@ void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct
 	struct mat gamma, float eps)
 {
 	const int64_t dim = gamma.cols, n = mat_size(x) / dim;
-	const int lanes = lanes_of(dim);
+	const int lanes = lanes_per_head(dim);
 	BUG_ON(x.cols % dim || mat_size(dy) != mat_size(x) ||
 		mat_size(dx) != mat_size(x));
 	const float *g = floats_of(gamma);
-	const bool whole = whole_heads(dim, mat_stride(dx), (const char *)dx.p,
+	const bool whole = heads_in_packs(dim, mat_stride(dx), (const char *)dx.p,
 		(const char *)dy.p, (const char *)x.p, (const char *)gamma.p);
 	by_type(x.type, [&](auto t) {
 		by_type(dy.type, [&](auto u) {
@@ -151,25 +151,25 @@ void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct
 	});
 }
 
-/* part[run] = the sum of dy x rstd over the heads of a run. The threads of a pack of columns take
- * the heads in turn; then their sums are added in order. */
+/* Sets part[run] to the sum of dy x rstd over the heads of a run. The threads of a pack of columns
+ * take the heads in turn; then their sums are added in order. */
 template <typename T, typename U>
 static __global__ void __launch_bounds__(THREADS)
 	head_norm_run_kernel(float *part, const U *dy, const T *x, int64_t n, int dim,
 		int lanes, struct column_runs runs, float eps, bool whole)
 {
 	__shared__ float sums[THREADS][N + 1];
-	const int at_once = THREADS / lanes, mine = (int)threadIdx.x / lanes;
+	const int at_once = THREADS / lanes, group = (int)threadIdx.x / lanes;
 	const int col = (int)(threadIdx.x % lanes) * N;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, n);
 	float total[N] = {};
 	for (int64_t i = first; i < end; i += at_once) {
-		int64_t head = i + mine;
+		int64_t head = i + group;
 		int left = head < end ? dim - col : 0;
 		float h[N], up[N];
 		load_head(h, x + head * dim + col, left, whole);
 		load_head(up, dy + head * dim + col, left, whole);
-		float rstd = rstd_of_head(h, lanes, dim, eps);
+		float rstd = head_rstd(h, lanes, dim, eps);
 		for (int k = 0; k < N; k++)
 			total[k] += up[k] * (h[k] * rstd);
 	}
@@ -188,12 +188,12 @@ void cuda_head_norm_bwd_w(
 	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
 {
 	const int64_t dim = dgamma.cols, n = mat_size(x) / dim;
-	const int lanes = lanes_of(dim);
+	const int lanes = lanes_per_head(dim);
 	const struct column_sums to = {{floats_of(dgamma)}, 1};
-	const struct column_runs runs = cuda_runs_of(n, dim);
+	const struct column_runs runs = cuda_column_runs(n, dim);
 	float *part = (float *)cuda_workspace(d, (size_t)(runs.n * dim) * sizeof(float));
 	BUG_ON(x.cols % dim || mat_size(dy) != mat_size(x));
-	const bool whole = whole_heads(dim, 0, (const char *)dy.p, (const char *)x.p);
+	const bool whole = heads_in_packs(dim, 0, (const char *)dy.p, (const char *)x.p);
 	by_type(x.type, [&](auto t) {
 		by_type(dy.type, [&](auto u) {
 			launch(d, "head_norm_bwd_w", grid_of(runs.n), THREADS, 0,

@@ -39,7 +39,7 @@ static __device__ inline uint64_t rows_of(const void *at, int panel)
 	       (uint64_t)(panel >> 4) << 16 | (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/* Returns the descriptor `bytes` further on. No address of shared memory overflows its field, so
+/* Returns the descriptor moved by `bytes`. No address of shared memory overflows its field, so
  * the upper half is constant, which the compiler can use. */
 static __device__ inline uint64_t further(uint64_t descriptor, int bytes)
 {
@@ -53,8 +53,8 @@ static __device__ inline uint64_t columns_further(uint64_t first, int rows, int 
 	return further(first, (k / 4 * rows * PANEL + k % 4 * 16) * 2);
 }
 
-/* c = a b^T, for 64 rows of a tile and the 8 NT rows of another: D / 16 instructions. Tiles
- * have D / 64 panels, of a_rows and b_rows rows. */
+/* Computes c = a b^T, for 64 rows of a tile and the 8 NT rows of another: D / 16 instructions.
+ * Tiles have D / 64 panels, of a_rows and b_rows rows. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_rows(
 	float (&c)[NT][4], const T *a, int a_rows, const T *b, int b_rows)
@@ -66,7 +66,7 @@ static __device__ inline void wgmma_rows(
 			columns_further(y, b_rows, k), k > 0, T());
 }
 
-/* c = a b^T, with a in registers. */
+/* Computes c = a b^T, with a in registers. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_held_rows(
 	float (&c)[NT][4], const uint32_t (&a)[D / 16][4], const T *b, int b_rows)
@@ -77,7 +77,7 @@ static __device__ inline void wgmma_held_rows(
 		wgmma<false>(c, a[k], columns_further(y, b_rows, k), k > 0, T());
 }
 
-/* c += p b, with p in registers; b has as many rows as p has columns. */
+/* Computes c += p b, with p in registers; b has as many rows as p has columns. */
 template <typename T, int NT, int K>
 static __device__ inline void wgmma_held(
 	float (&c)[NT][4], const uint32_t (&p)[K][4], const T *b)

@@ -54,7 +54,9 @@ static const struct lab_switch trials[] = {
 	{"matmul-xent", LAB_MATMUL_XENT},
 };
 
-static int64_t lab_of(const struct lab_switch *s, size_t n, const char *name, size_t len)
+/* Returns the bits of a switch by name; -1: all, 0: unknown. */
+static int64_t find_switch(
+	const struct lab_switch *s, size_t n, const char *name, size_t len)
 {
 	if (len == 3 && !memcmp(name, "all", len))
 		return -1;
@@ -71,7 +73,7 @@ static int lab_read(const char *variable, const struct lab_switch *s, size_t n,
 	const char *at = getenv(variable);
 	while (at && *at) {
 		size_t len = strcspn(at, ",");
-		int64_t bits = lab_of(s, n, at, len);
+		int64_t bits = find_switch(s, n, at, len);
 		if (!bits)
 			return err_set(e, EX_USAGE, "%s: '%.*s' is not %s", variable,
 				(int)len, at, what);
@@ -81,7 +83,7 @@ static int lab_read(const char *variable, const struct lab_switch *s, size_t n,
 	return 0;
 }
 
-int cuda_lab_open(struct device *d, struct err *e)
+int cuda_lab_read(struct device *d, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
 	int rc = lab_read("PT_LAB_OFF", switches, ARRAY_LEN(switches), &c->lab_off,

@@ -3,9 +3,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-/* ---- errors ------------------------------------------------------------------------- */
-
-static void arg_text(struct str *out, const struct cuda_arg *a)
+static void append_arg(struct str *out, const struct cuda_arg *a)
 {
 	char text[NUM_TEXT];
 	if (a->kind == 'i')
@@ -18,7 +16,7 @@ static void arg_text(struct str *out, const struct cuda_arg *a)
 		str_puts(out, "..");
 }
 
-static void launch_text(struct str *out, const struct cuda_launch *l)
+static void append_launch(struct str *out, const struct cuda_launch *l)
 {
 	str_puts(out, l->name);
 	if (l->grid.x)
@@ -27,29 +25,30 @@ static void launch_text(struct str *out, const struct cuda_launch *l)
 			l->shared_bytes);
 	for (int i = 0; i < l->n_args; i++) {
 		str_puts(out, i ? ", " : " (");
-		arg_text(out, &l->args[i]);
+		append_arg(out, &l->args[i]);
 	}
 	str_puts(out, l->n_args ? ")" : "");
 }
 
-/* Ends the program. Errors of kernels are asynchronous: a later runtime call returns them. */
-static NORETURN void fail(struct device *d, const char *error, const char *what)
+/* Ends the program, and lists the last launches: a later runtime call returns a kernel's error. */
+static NORETURN void die_with_launches(
+	struct device *d, const char *error, const char *what)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct str text = {};
 	int64_t first = max64(0, c->n_launches - (c->waits ? 1 : LAUNCHES_KEPT));
 	for (int64_t i = c->n_launches - 1; i >= first; i--) {
 		str_puts(&text, "\n  ");
-		launch_text(&text, &c->last[i % LAUNCHES_KEPT]);
+		append_launch(&text, &c->last[i % LAUNCHES_KEPT]);
 	}
-	const char *asked = text.s ? text.s : " nothing";
+	const char *launches = text.s ? text.s : " none";
 	if (c->waits)
 		die(EX_FAILED, "%s: %s: %s; the failing launch:%s", c->model, what, error,
-			asked);
+			launches);
 	die(EX_FAILED,
-		"%s: %s, detected at %s; one of the last launches or an earlier one "
-		"failed: PT_CUDA_SYNC=yes shows which; the latest first:%s",
-		c->model, error, what, asked);
+		"%s: %s, detected at %s; a launch before it failed: PT_CUDA_SYNC=yes shows "
+		"which; the last launches, the latest first:%s",
+		c->model, error, what, launches);
 }
 
 void cuda_check(struct device *d, cudaError_t rc, const char *what)
@@ -58,12 +57,12 @@ void cuda_check(struct device *d, cudaError_t rc, const char *what)
 		return;
 	if (rc == cudaErrorMemoryAllocation)
 		die(EX_FAILED,
-			"%s: out of memory at %s, for what CUDA needs in addition to the "
-			"plan: it loads kernels at their first launch%s",
+			"%s: out of memory at %s: CUDA needs more than the planned memory, "
+			"such as for kernels at their first launch%s",
 			cuda_of(d)->model, what, advice_on(ADVICE_GPU_MEMORY));
 	struct str text = {};
 	str_printf(&text, "%s (%s)", cudaGetErrorString(rc), cudaGetErrorName(rc));
-	fail(d, text.s, what);
+	die_with_launches(d, text.s, what);
 }
 
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
@@ -76,8 +75,6 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
 			c->model, name, n_bytes, c->max_shared_bytes,
 			advice_on(ADVICE_SHARED_MEMORY));
 }
-
-/* ---- times -------------------------------------------------------------------------- */
 
 enum { TIMED = 1024, KERNELS_TIMED = 128 };
 
@@ -99,7 +96,8 @@ struct profile {
 	int n_timed, n_rows;
 };
 
-static int row_of(struct profile *p, const char *name)
+/* Returns the index of the row of a kernel, which is added if it is missing. */
+static int get_row(struct profile *p, const char *name)
 {
 	int i = 0;
 	while (i < p->n_rows && strcmp(p->rows[i].name, name))
@@ -170,7 +168,7 @@ void cuda_profile_end(struct device *d, struct str *out)
 }
 
 /* Checks before a launch that no argument is a host address that the device cannot access. */
-static void check_places(struct device *d, const struct cuda_launch *l)
+static void check_pointers(struct device *d, const struct cuda_launch *l)
 {
 	for (int i = 0; i < l->n_args; i++) {
 		struct cudaPointerAttributes a;
@@ -191,13 +189,13 @@ void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t 
 	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
 	c->last[c->n_launches++ % LAUNCHES_KEPT] = *l;
 	if (c->waits && l->grid.x)
-		check_places(d, l);
+		check_pointers(d, l);
 	struct profile *p = c->profile;
 	if (!p)
 		return;
 	if (p->n_timed == TIMED)
 		read_times(d, p);
-	p->timed[p->n_timed].row = row_of(p, l->name);
+	p->timed[p->n_timed].row = get_row(p, l->name);
 	cuda_check(d, cudaEventRecord(p->timed[p->n_timed].begin, stream), l->name);
 }
 

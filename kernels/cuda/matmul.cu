@@ -64,7 +64,7 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 	BUG_ON(c->x.rows != y.rows || (how->transposed ? w.cols : w.rows) != y.cols);
 	BUG_ON((how->transposed ? w.rows : w.cols) != c->x.cols);
 	if (how->sums)
-		runs = cuda_runs_of(y.rows, y.cols);
+		runs = cuda_column_runs(y.rows, y.cols);
 	struct matmul_order order = order_of(how, y.rows, y.cols, runs.rows);
 	if (runs.rows % GROUP_ROWS || order.items > INT32_MAX / 2)
 		return false;
@@ -94,7 +94,7 @@ static bool run(struct device *d, const char *name, const struct matmul_call *c)
 	if constexpr (epilogue_row<KIND>::SUMS) {
 		const struct column_sums to = {{floats_of(c->sums)}, 1};
 		cuda_join_runs(d, name, c->y.cols, &to, args.part,
-			cuda_runs_of(c->y.rows, c->y.cols).n);
+			cuda_column_runs(c->y.rows, c->y.cols).n);
 	}
 	return true;
 }

@@ -21,8 +21,8 @@ enum matmul_kind {
 
 enum { MATMUL_TILE_N = 256 }; /* columns of a tile */
 
-/* Of some elements of a row: the largest x, and the sum of e^(x - largest). NaN does not change
- * the maximum, but makes the sum NaN. */
+/* The largest x of some elements of a row, and the sum of e^(x - largest). NaN does not change the
+ * maximum, but makes the sum NaN. */
 struct softmax_state {
 	float max, sum;
 };

@@ -1,12 +1,12 @@
 /*
- * Matmuls for sm_90a (see matmul.h). One block a multiprocessor goes over tiles of 128 x 256
- * results: a thread enqueues TMA copies of the operands into a ring of stages, two warpgroups
- * have 64 rows of the tile each and take both operands of their matmuls from there. A warp
- * computes the epilogue of its rows and stores them by itself, through shared memory, while the
- * copies for the next tile go on.
+ * Matmuls for sm_90a (see matmul.h). One block per multiprocessor computes tiles of 128 x 256
+ * results, one after the other. One thread enqueues TMA copies of both operands into a ring of
+ * stages in shared memory. Two warpgroups multiply 64 rows of the tile each, with both operands
+ * from the ring. Each warp computes the epilogue of its own rows and stores them through shared
+ * memory, while copies for the next tile continue.
  *
- * With LAG, the second warpgroup is two stages behind the first. So only one of them stores at a
- * time, and meanwhile the other has the tensor cores for itself.
+ * With LAG, the second warpgroup starts two stages after the first. So only one of them stores at
+ * a time, and meanwhile the other one uses the tensor cores alone.
  */
 #pragma once
 
@@ -57,7 +57,7 @@ static __device__ inline void matmul_produce(
 
 /* ---- the consumer warpgroups ------------------------------------------------------------- */
 
-/* A stage has been read, by this warp: for a pair, both blocks may copy to it. */
+/* Frees a stage that this warp has read; for a pair, in both blocks. */
 template <typename S> static __device__ inline void stage_done(uint64_t *free)
 {
 	if constexpr (S::PAIR) {
@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 			registers_more<S::MANY_REGISTERS>();
 			matmul_consume<S, E>(x, s, w - 1);
 		}
-		/* The other block still copies to this one's shared memory, or arrives there. */
+		/* The other block still copies to this block's shared memory, or arrives there. */
 		if constexpr (S::PAIR)
 			cluster_sync();
 	} else {

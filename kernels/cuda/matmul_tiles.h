@@ -18,10 +18,10 @@ enum {
 };
 
 /*
- * STAGES: of the ring, 64 columns of both operands each. BY_TMA: results are stored by TMA, else by
- * 16 bytes a lane. OVER: a warpgroup enqueues the matmuls of a stage before those of the stage
- * before are complete. PAIR: clusters of two blocks, with neighboring rows and the same columns of
- * the result; each copies half of w's tile, for both.
+ * STAGES: stages of the ring, with 64 columns of both operands each. BY_TMA: TMA stores results, not
+ * lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the matmuls of
+ * the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows and the same
+ * columns of the result; each copies half of w's tile for both.
  */
 template <int STAGE_COUNT, bool BY_TMA_, bool LAG_, bool OVER_, bool PAIR_>
 struct matmul_shape {
@@ -40,8 +40,8 @@ template <int STAGES> struct matmul_rest {
 	uint64_t full[STAGES], free[STAGES];
 };
 
-/* Tiles in the order of items: some columns of tiles, all rows of them, so that the tiles under way
- * at a time have few rows of x and of w, which stay in the L2 cache. A tile of a pair is one item. */
+/* The order of tiles: all rows of a section of columns, then the next section. So tiles that are
+ * computed at the same time need few rows of x and w, which stay in the L2 cache. */
 struct matmul_order {
 	int m_tiles, n_tiles, section; /* columns of tiles */
 	int items;

@@ -13,7 +13,7 @@ template <int W, int P, bool WHOLE_ = false> struct width {
 	static constexpr bool WHOLE = WHOLE_;
 };
 
-template <typename F> static void by_cols(int64_t cols, F fn)
+template <typename F> static void call_by_cols(int64_t cols, F fn)
 {
 	BUG_ON(cols > N * 8 * 32 * WARP);
 	if (cols <= N * 2 * WARP)
@@ -33,22 +33,22 @@ template <typename F> static void by_cols(int64_t cols, F fn)
 /* The maximum number of packs per thread for which one warp has the registers for a row. */
 enum { MAX_PACKS = 16 };
 
-template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
+template <typename F> static void call_by_cols_of_warp(int64_t cols, F fn)
 {
 	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
 		fn(width<1, MAX_PACKS>());
 	else
-		by_cols(cols, fn);
+		call_by_cols(cols, fn);
 }
 
-/* by_cols_of_warp(), with the same bits but fewer registers and instructions for aligned rows of
- * the usual models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
+/* call_by_cols_of_warp(), with the same bits but fewer registers and instructions for aligned rows
+ * of the usual models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
 template <typename F>
-static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
+static void call_by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
 {
 	int64_t packs = ceil_div(cols, N * WARP);
 	if (cuda_lab_off(d, LAB_NORM_WARP))
-		by_cols(cols, fn);
+		call_by_cols(cols, fn);
 	else if (whole && packs == 6)
 		fn(width<1, 6, true>());
 	else if (whole && packs == 8)
@@ -60,7 +60,7 @@ static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
 	else if (whole && packs == MAX_PACKS)
 		fn(width<1, MAX_PACKS, true>());
 	else
-		by_cols_of_warp(cols, fn);
+		call_by_cols_of_warp(cols, fn);
 }
 
 /* Returns the blocks of aligned rows per multiprocessor. DATA: data registers per thread. */
@@ -69,28 +69,28 @@ template <bool WHOLE, int DATA> static constexpr int blocks_of_rows(void)
 	return !WHOLE || DATA > 80 ? 1 : DATA > 36 ? 2 : 3;
 }
 
-/* The first column of pack p of this thread is lane_at() + step(p): pointers that include lane_at()
- * need no registers per pack. */
-template <int WARPS> static __device__ inline int lane_at(void)
+/* The first column of pack p of this thread is first_column() + pack_step(p): pointers that include
+ * first_column() need no registers per pack. */
+template <int WARPS> static __device__ inline int first_column(void)
 {
-	return my_part<WARPS>() * N;
+	return index_in_row<WARPS>() * N;
 }
 
-template <int WARPS> static __device__ constexpr int step(int p)
+template <int WARPS> static __device__ constexpr int pack_step(int p)
 {
 	return p * WARPS * WARP * N;
 }
 
-template <int WARPS> static __device__ inline int pack_at(int p)
+template <int WARPS> static __device__ inline int pack_column(int p)
 {
-	return lane_at<WARPS>() + step<WARPS>(p);
+	return first_column<WARPS>() + pack_step<WARPS>(p);
 }
 
 /* Returns the number of elements of a row from pack p of this thread on. */
 template <int WARPS, int PACKS, bool WHOLE>
-static __device__ inline int left_of(int cols, int p)
+static __device__ inline int elements_left(int cols, int p)
 {
-	int left = cols - pack_at<WARPS>(p);
+	int left = cols - pack_column<WARPS>(p);
 	if (!WHOLE)
 		return left;
 	return p < PACKS - 1 || left > 0 ? N : 0;
@@ -118,10 +118,10 @@ static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
 {
 	float sum = 0, square = 0, mean = 0;
-	unsigned most = 0, seen = amax_seen(n.amax);
+	unsigned max_bits = 0, old_bits = read_amax(n.amax);
 	const bool whole = WHOLE || n.whole;
-	T *y = n.y + row * n.cols + lane_at<WARPS>();
-	const float *gamma = n.gamma + lane_at<WARPS>();
+	T *y = n.y + row * n.cols + first_column<WARPS>();
+	const float *gamma = n.gamma + first_column<WARPS>();
 	if (n.kind == NORM_LAYER) {
 		for (int p = 0; p < PACKS; p++)
 			for (int i = 0; i < N; i++)
@@ -130,13 +130,13 @@ static __device__ inline void norm_row(
 	}
 	for (int p = 0; p < PACKS; p++) {
 		for (int i = 0; i < N; i++) {
-			bool here = i < left_of<WARPS, PACKS, WHOLE>(n.cols, p);
-			v[p][i] = here ? v[p][i] - mean : 0;
+			bool in_row = i < elements_left<WARPS, PACKS, WHOLE>(n.cols, p);
+			v[p][i] = in_row ? v[p][i] - mean : 0;
 			square += v[p][i] * v[p][i];
 		}
 	}
 	float rstd = 1.0f / sqrtf(row_sum<WARPS>(square) / (float)n.cols + n.eps);
-	if (my_part<WARPS>() == 0) {
+	if (index_in_row<WARPS>() == 0) {
 		n.stats[row] = mean;
 		n.stats[n.rows + row] = rstd;
 	}
@@ -146,31 +146,32 @@ static __device__ inline void norm_row(
 			float g[AT_ONCE][N], b[AT_ONCE][N];
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
-				int j = step<WARPS>(p);
-				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				int j = pack_step<WARPS>(p);
+				int left = elements_left<WARPS, PACKS, WHOLE>(n.cols, p);
 				load(g[p - first], gamma + j, left, whole);
 				if (beta)
 					load(b[p - first], beta + j, left, whole);
 			}
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
-				int j = step<WARPS>(p);
-				int left = left_of<WARPS, PACKS, WHOLE>(n.cols, p);
+				int j = pack_step<WARPS>(p);
+				int left = elements_left<WARPS, PACKS, WHOLE>(n.cols, p);
 				for (int i = 0; i < N; i++) {
 					v[p][i] = v[p][i] * rstd * g[p - first][i];
 					v[p][i] = beta ? v[p][i] + b[p - first][i]
 						       : v[p][i];
 				}
 				store(y + j, v[p], left, whole);
-				most = amax_bits(v[p], most); /* zeros past the end */
+				max_bits = amax_bits(
+					v[p], max_bits); /* zeros past the end */
 			}
 		}
 	};
 	if (WHOLE && !n.beta) /* the slow path is too much code to have it twice */
 		finish(NULL);
 	else
-		finish(n.beta ? n.beta + lane_at<WARPS>() : NULL);
-	raise_amax<WARPS, T>(n.amax, seen, most);
+		finish(n.beta ? n.beta + first_column<WARPS>() : NULL);
+	raise_amax<WARPS, T>(n.amax, old_bits, max_bits);
 }
 
 template <int WARPS, int PACKS, bool WHOLE, typename T>
@@ -179,15 +180,16 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	float *stats, const float *x, const float *gamma, const float *beta, int64_t rows,
 	int cols, float eps, float *amax, bool whole)
 {
-	int64_t row = my_row<WARPS>();
+	int64_t row = thread_row<WARPS>();
 	float v[PACKS][N];
 	if (row >= rows)
 		return;
-	x += row * cols + lane_at<WARPS>();
+	x += row * cols + first_column<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = step<WARPS>(p);
-		load(v[p], x + j, left_of<WARPS, PACKS, WHOLE>(cols, p), WHOLE || whole);
+		int j = pack_step<WARPS>(p);
+		load(v[p], x + j, elements_left<WARPS, PACKS, WHOLE>(cols, p),
+			WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
@@ -205,7 +207,7 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		bool whole = in_packs(cols, N, out, in) && in_packs(0, N, g, b);
-		by_cols_fwd(d, cols, whole, [&](auto w) {
+		call_by_cols_fwd(d, cols, whole, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_fwd", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -216,9 +218,7 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 	});
 }
 
-/* ---- fused with the residual sum ----------------------------------------------------- */
-
-/* y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
+/* Computes y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
 template <int WARPS, int PACKS, bool WHOLE, typename S, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	blocks_of_rows<WHOLE, PACKS *(N + PER_PACK<float> * (int)sizeof(S) / 4)>())
@@ -227,17 +227,18 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 		const float *beta, int64_t rows, int cols, float eps, struct dropout o,
 		bool drops, float *amax, bool whole)
 {
-	int64_t row = my_row<WARPS>();
+	int64_t row = thread_row<WARPS>();
 	float v[PACKS][N];
 	packed<S, N> in[PACKS];
 	if (row >= rows)
 		return;
-	x += row * cols + lane_at<WARPS>();
-	y += row * cols + lane_at<WARPS>();
-	sum += row * cols + lane_at<WARPS>();
+	x += row * cols + first_column<WARPS>();
+	y += row * cols + first_column<WARPS>();
+	sum += row * cols + first_column<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = step<WARPS>(p), left = left_of<WARPS, PACKS, WHOLE>(cols, p);
+		int j = pack_step<WARPS>(p),
+		    left = elements_left<WARPS, PACKS, WHOLE>(cols, p);
 		load(v[p], x + j, left, WHOLE || whole);
 		in[p] = fetch<N>(sum + j, left, WHOLE || whole);
 	}
@@ -246,23 +247,25 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 		for (int first = 0; first < PACKS; first += AT_ONCE) {
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
-				int j = WHOLE ? step<WARPS>(p) : pack_at<WARPS>(p);
-				int left = left_of<WARPS, PACKS, WHOLE>(cols, p);
+				int j = WHOLE ? pack_step<WARPS>(p)
+					      : pack_column<WARPS>(p);
+				int left = elements_left<WARPS, PACKS, WHOLE>(cols, p);
 				if (WHOLE || left > 0)
-					residual(v[p], in[p], b, o, !WHOLE && drops,
+					add_residual(v[p], in[p], b, o, !WHOLE && drops,
 						vector_place{row, j}, left,
 						WHOLE || whole);
 			}
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
-				int j = step<WARPS>(p);
-				store(y + j, v[p], left_of<WARPS, PACKS, WHOLE>(cols, p),
+				int j = pack_step<WARPS>(p);
+				store(y + j, v[p],
+					elements_left<WARPS, PACKS, WHOLE>(cols, p),
 					WHOLE || whole);
 			}
 		}
 	};
 	if (WHOLE && bias)
-		add(bias + lane_at<WARPS>());
+		add(bias + first_column<WARPS>());
 	else
 		add(WHOLE ? NULL : bias);
 	const struct norm_args<T> n = {
@@ -284,7 +287,7 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	struct dropout none = {};
 	bool whole =
 		in_packs(cols, N, out, stream, in, h) && in_packs(0, N, b, gamma, beta);
-	by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* WHOLE: without dropout */
+	call_by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* WHOLE: without dropout */
 		using W = decltype(w);
 		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
 			threads_of_rows<W::WARPS>(), 0,
@@ -308,33 +311,31 @@ void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat
 	});
 }
 
-/* ---- backward ------------------------------------------------------------------------ */
-
-/* With h = (x - mean) rstd and e = dy gamma:
- * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e). */
+/* Loads a row of x into h, and a row of dy. */
 template <int WARPS, int PACKS, typename T>
 static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)[PACKS],
 	const float *x, const T *dy, int cols, bool whole)
 {
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
+		int j = pack_column<WARPS>(p);
 		load(h[p], x + j, cols - j, whole);
 		up[p] = fetch<N>(dy + j, cols - j, whole);
 	}
 }
 
-/* Adds to a row of dx, from dy and h, which holds x and becomes h; then calls then(j, pack)
- * for each of its packs. e is computed twice, which is cheaper than registers for it. */
+/* Adds the gradient to a row of dx, from dy and h, which holds x and becomes h; then calls
+ * use_pack(j, pack) for each pack. With h = (x - mean) rstd and e = dy gamma, LayerNorm dx = rstd
+ * (e - mean(e) - h mean(e h)); RMSNorm has no mean(e). Computes e twice, to save registers. */
 template <int WARPS, int PACKS, typename T, typename F>
 static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
-	float mean, float rstd, int cols, bool whole, F then)
+	float mean, float rstd, int cols, bool whole, F use_pack)
 {
 	float g[N], e[N], sum_e = 0, sum_eh = 0, mean_e = 0;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
+		int j = pack_column<WARPS>(p);
 		load(g, gamma + j, cols - j, whole);
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++) {
@@ -349,7 +350,7 @@ static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 	float mean_eh = row_sum<WARPS>(sum_eh) / (float)cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_at<WARPS>(p);
+		int j = pack_column<WARPS>(p);
 		float to[N];
 		load(to, dx + j, cols - j, whole);
 		load(g, gamma + j, cols - j, whole);
@@ -357,7 +358,7 @@ static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 		for (int i = 0; i < N; i++)
 			to[i] += rstd * (e[i] * g[i] - mean_e - h[p][i] * mean_eh);
 		store(dx + j, to, cols - j, whole);
-		then(j, to);
+		use_pack(j, to);
 	}
 }
 
@@ -366,7 +367,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 	enum norm_kind kind, float *dx, const T *dy, const float *x, const float *mean,
 	const float *rstd, const float *gamma, int64_t rows, int cols, bool whole)
 {
-	int64_t row = my_row<WARPS>();
+	int64_t row = thread_row<WARPS>();
 	packed<T, N> up[PACKS];
 	float h[PACKS][N];
 	if (row >= rows)
@@ -376,7 +377,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* norm_bwd_x for rows [first, first + rows). */
+/* Launches norm_bwd_x for rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
@@ -389,7 +390,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 		using T = decltype(t);
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(cols, N, out, up, in) && in_packs(0, N, g);
-		by_cols_of_warp(cols, [&](auto w) {
+		call_by_cols_of_warp(cols, [&](auto w) {
 			using W = decltype(w);
 			launch(d, "norm_bwd_x", grid_of_rows<W::WARPS>(rows),
 				threads_of_rows<W::WARPS>(), 0,
@@ -405,9 +406,7 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
-/* ---- fused with the gradients of the weights and a copy for matmuls ------------------ */
-
-/* sums += x, for one pack. */
+/* Adds a pack x to sums. */
 static __device__ inline void add_pack(float *sums, const float (&x)[N])
 {
 	pack<float, N> *at = (pack<float, N> *)sums, v = *at;
@@ -417,30 +416,29 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 	*at = v;
 }
 
-/* part[run = blockIdx.x][n_sums][cols] = sums[n_sums][WARPS_PER_BLOCK][COLS], added over warps in
- * order. */
+/* Adds sums[n_sums][WARPS_PER_BLOCK][COLS] over warps, in order, to get part[blockIdx.x]. */
 template <int COLS>
 static __device__ inline void join_warps(
 	float *part, const float *sums, int n_sums, int cols)
 {
 	part += (int64_t)blockIdx.x * n_sums * cols;
 	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
-		int which = at / COLS, col = at % COLS;
+		int sum_index = at / COLS, col = at % COLS;
 		float total = 0;
 		for (int w = 0; w < WARPS_PER_BLOCK; w++)
-			total += sums[(which * WARPS_PER_BLOCK + w) * COLS + col];
+			total += sums[(sum_index * WARPS_PER_BLOCK + w) * COLS + col];
 		if (col < cols)
-			part[which * cols + col] = total;
+			part[sum_index * cols + col] = total;
 	}
 }
 
 /* Returns the number of elements that a row of whole packs has in a pack: all or none. */
-static __device__ inline int whole_left(int left)
+static __device__ inline int whole_pack_size(int left)
 {
 	return left > 0 ? N : 0;
 }
 
-/* warp_sum() of two numbers, interleaved. */
+/* Replaces x and y by their warp_sum(), interleaved. */
 static __device__ inline void warp_sums(float &x, float &y)
 {
 	for (int i = WARP / 2; i; i /= 2) {
@@ -449,16 +447,17 @@ static __device__ inline void warp_sums(float &x, float &y)
 	}
 }
 
-/* bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
+/* Computes bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
 template <int PACKS, typename T>
-static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N],
-	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
-	float mean, float rstd, int cols)
+static __device__ inline void bwd_x_in_registers(enum norm_kind kind,
+	float (&to)[PACKS][N], float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS],
+	const float *gamma, float mean, float rstd, int cols)
 {
 	float e[N], sum_e = 0, sum_eh = 0;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		const pack<float, N> g =
+			*(const pack<float, N> *)(gamma + pack_column<1>(p));
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++) {
 			h[p][i] = (h[p][i] - mean) * rstd;
@@ -472,18 +471,19 @@ static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N
 	float mean_eh = sum_eh / (float)cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_at<1>(p));
+		const pack<float, N> g =
+			*(const pack<float, N> *)(gamma + pack_column<1>(p));
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++)
 			to[p][i] += rstd * (e[i] * g.x[i] - mean_e - h[p][i] * mean_eh);
 	}
 }
 
-/* A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
- * also adds the values that it has in registers for dx to its sums. So the sums have the bits
- * of norm_bwd_w, and the sums of the copy have the bits of bias_bwd. They are in shared memory,
- * which moves 6 KB for a sum and a row of 768, while device memory moves 12 KB at a twentieth
- * of the speed; with sums in registers only one block fits a multiprocessor.
+/* Computes dx and all sums. A block has a run of rows, as in norm_bwd_w, each of its warps every
+ * eighth row; a warp also adds the values that it has in registers for dx to its sums. So the sums
+ * have the bits of norm_bwd_w, and the sums of the copy have the bits of bias_bwd. They are in
+ * shared memory, which moves 6 KB for a sum and a row of 768, while device memory moves 12 KB at a
+ * twentieth of the speed; with sums in registers only one block fits a multiprocessor.
  * part[run][n_sums][cols]: gamma, beta if BETA, and the copy if n_sums has one more. */
 template <int PACKS, bool BETA, typename T, typename C>
 static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_kernel(
@@ -497,7 +497,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 	float *sums = (float *)memory; /* [n_sums][WARPS_PER_BLOCK][COLS] */
 	float *own = sums + warp_number() * COLS;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
-	unsigned most = 0;
+	unsigned max_bits = 0;
 	for (int i = (int)threadIdx.x; i < n_sums * OF_ALL_WARPS; i += THREADS)
 		sums[i] = 0;
 	__syncthreads();
@@ -513,7 +513,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 				store(copy + row * cols + j, to, cols - j, whole);
 				for (int i = 0; i < N; i++)
 					v[i] = j + i < cols ? widen(narrow<C>(to[i])) : 0;
-				most = amax_bits(v, most);
+				max_bits = amax_bits(v, max_bits);
 				if (n_sums > OF_COPY)
 					add_pack(own + OF_COPY * OF_ALL_WARPS + j, v);
 			});
@@ -522,13 +522,14 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 			float u[N];
 			unpack(u, up[p]);
 			if (BETA)
-				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p),
+					u);
 			for (int i = 0; i < N; i++)
 				u[i] *= h[p][i]; /* 0 past the end */
-			add_pack(own + pack_at<1>(p), u);
+			add_pack(own + pack_column<1>(p), u);
 		}
 	}
-	raise_amax<1, C>(amax, 0, most);
+	raise_amax<1, C>(amax, 0, max_bits);
 	__syncthreads();
 	join_warps<COLS>(part, sums, n_sums, cols);
 }
@@ -550,31 +551,34 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 	float *scale = sums + n_sums * OF_ALL_WARPS; /* [COLS]: gamma, and zeros */
 	float *own = sums + warp_number() * COLS;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
-	unsigned most = 0;
+	unsigned max_bits = 0;
 	for (int s = 0; s < n_sums; s++)
 		for (int p = 0; p < PACKS; p++)
-			*(pack<float, N> *)(own + s * OF_ALL_WARPS + pack_at<1>(p)) = {};
+			*(pack<float, N> *)(own + s * OF_ALL_WARPS +
+					    pack_column<1>(p)) = {};
 	for (int i = (int)threadIdx.x; i < COLS; i += THREADS)
 		scale[i] = i < cols ? gamma[i] : 0;
 	__syncthreads();
 	for (int64_t row = first + warp_number(); row < end; row += WARPS_PER_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
-		const int64_t at = row * cols + lane_at<1>();
+		const int64_t at = row * cols + first_column<1>();
 		const float *from = x + at;
 		const T *back = dy + at;
 		float *out = dx + at;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			load(h[p], from + j, left, true);
 			up[p] = fetch<N>(back + j, left, true);
 			load(to[p], out + j, left, true);
 		}
-		bwd_x_of(kind, to, h, up, scale, m, r, cols);
+		bwd_x_in_registers(kind, to, h, up, scale, m, r, cols);
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			store(out + j, to[p], left, true);
 		}
 #pragma unroll
@@ -582,16 +586,18 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 			float u[N];
 			unpack(u, up[p]);
 			if (BETA)
-				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_at<1>(p), u);
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p),
+					u);
 			for (int i = 0; i < N; i++)
 				u[i] *= h[p][i]; /* 0 past the end */
-			add_pack(own + pack_at<1>(p), u);
+			add_pack(own + pack_column<1>(p), u);
 		}
 		if (!copy)
 			continue;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = step<1>(p), left = whole_left(cols - pack_at<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			store(copy + at + j, to[p], left, true);
 			for (int i = 0; i < N; i++)
 				to[p][i] = widen(narrow<C>(to[p][i]));
@@ -599,15 +605,15 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		if (n_sums > OF_COPY)
 #pragma unroll
 			for (int p = 0; p < PACKS; p++)
-				add_pack(own + OF_COPY * OF_ALL_WARPS + pack_at<1>(p),
+				add_pack(own + OF_COPY * OF_ALL_WARPS + pack_column<1>(p),
 					to[p]); /* anything past the end */
 		if (amax)
 #pragma unroll
 			for (int p = 0; p < PACKS; p++)
-				if (pack_at<1>(p) < cols)
-					most = amax_bits(to[p], most);
+				if (pack_column<1>(p) < cols)
+					max_bits = amax_bits(to[p], max_bits);
 	}
-	raise_amax<1, C>(amax, 0, most);
+	raise_amax<1, C>(amax, 0, max_bits);
 	__syncthreads();
 	join_warps<COLS>(part, sums, n_sums, cols);
 }
@@ -636,14 +642,14 @@ struct norm_bwd {
 	int64_t first, rows;
 };
 
-/* Returns false, with nothing done, if rows are too long for shared memory. */
+/* Launches the fused kernel. Returns false, with nothing done, if rows exceed shared memory. */
 template <typename W, typename T, typename C>
 static bool norm_bwd_rows(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
 	struct column_sums sums = {{floats_of(to->dgamma)}, 1};
 	const int64_t cols = n->x.cols, rows = n->rows;
-	const struct column_runs runs = cuda_runs_of(rows, 2 * cols);
+	const struct column_runs runs = cuda_column_runs(rows, 2 * cols);
 	if (W::BETA)
 		sums.out[sums.n++] = floats_of(to->dbeta);
 	if (to->copy.p && to->sums.p)
@@ -678,7 +684,7 @@ static bool norm_bwd_rows(
 }
 
 template <typename T, typename C>
-static bool norm_bwd_of(
+static bool norm_bwd_typed(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
 	int64_t packs = ceil_div(n->x.cols, N * WARP);
@@ -697,15 +703,15 @@ static bool norm_bwd_fused(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
 	if (n->dy.type == DT_BF16)
-		return norm_bwd_of<__nv_bfloat16, __nv_bfloat16>(d, n, to);
+		return norm_bwd_typed<__nv_bfloat16, __nv_bfloat16>(d, n, to);
 	if (n->dy.type == DT_F16)
-		return norm_bwd_of<__half, __half>(d, n, to);
+		return norm_bwd_typed<__half, __half>(d, n, to);
 	if (to->copy.p && to->copy.type == DT_F16)
-		return norm_bwd_of<float, __half>(d, n, to);
-	return norm_bwd_of<float, __nv_bfloat16>(d, n, to);
+		return norm_bwd_typed<float, __half>(d, n, to);
+	return norm_bwd_typed<float, __nv_bfloat16>(d, n, to);
 }
 
-static bool copies_on_the_way(struct mat copy, struct mat dy)
+static bool can_fuse_copy(struct mat copy, struct mat dy)
 {
 	return copy.p && dtype_bytes(copy.type) == 2 &&
 	       (dy.type == DT_F32 || dy.type == copy.type);
@@ -719,7 +725,7 @@ void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grad
 	struct norm_grads plain = *to;
 	struct mat copy = mat_rows(to->copy, first, rows);
 	copy.amax = to->copy.amax;
-	if (copies_on_the_way(to->copy, dy) && norm_bwd_fused(d, &n, to))
+	if (can_fuse_copy(to->copy, dy) && norm_bwd_fused(d, &n, to))
 		return;
 	plain.copy.p = NULL;
 	if (!norm_bwd_fused(d, &n, &plain)) {

@@ -6,7 +6,7 @@
 static __global__ void normal_kernel(
 	float *x, int64_t rows, int64_t cols, int64_t tiles, struct normal o)
 {
-	struct vector_place at = place_of(thread_number(), tiles * NORMAL_LANES, 1);
+	struct vector_place at = pack_place(thread_number(), tiles * NORMAL_LANES, 1);
 	if (at.row >= rows)
 		return;
 	int64_t first = o.rng.first + at.row * o.rng.row_step;
@@ -24,14 +24,15 @@ static __global__ void normal_kernel(
 		int64_t col = i - first;
 		if (col < 0 || col >= cols)
 			continue;
-		float here = normal_within(o.rng.key, (uint64_t)i, z[j], o.max_deviation);
-		x[at.row * cols + col] = o.mean + o.std * here;
+		float number =
+			normal_within(o.rng.key, (uint64_t)i, z[j], o.max_deviation);
+		x[at.row * cols + col] = o.mean + o.std * number;
 	}
 }
 
-void cuda_normal(struct device *d, struct mat x, const struct normal *given)
+void cuda_normal(struct device *d, struct mat x, const struct normal *params)
 {
-	struct normal o = *given;
+	struct normal o = *params;
 	o.rng.row_step = row_step(o.rng.row_step, x);
 	if (o.rng.row_step == x.cols)
 		x = mat(x.p, 1, mat_size(x));

@@ -15,14 +15,12 @@ static __device__ inline void store_pack(T *p, const float (&x)[PER_PACK<T>])
 	store_16(p, bits);
 }
 
-/* ---- sums --------------------------------------------------------------------------- */
-
 template <typename T, typename B>
 static __global__ void bias_fwd_kernel(
 	T *y, const B *bias, int64_t rows, int64_t cols, bool whole)
 {
 	enum { N = PER_PACK<T> };
-	struct vector_place at = place_of(thread_number(), cols, N);
+	struct vector_place at = pack_place(thread_number(), cols, N);
 	int64_t left = cols - at.col;
 	float v[N], b[N];
 	if (at.row >= rows)
@@ -53,7 +51,7 @@ void cuda_bias_fwd(struct device *d, struct mat y, struct mat bias)
 	});
 }
 
-/* y = a + sign b */
+/* Computes y = a + sign b. */
 template <typename T>
 static __global__ void add_kernel(
 	float *y, const float *a, const T *b, int64_t n, float sign, bool whole)
@@ -96,8 +94,6 @@ void cuda_sub(struct device *d, struct mat y, struct mat a, struct mat b)
 {
 	add_signed(d, "sub", y, a, b, -1);
 }
-
-/* ---- activations -------------------------------------------------------------------- */
 
 static __device__ inline float normal_cdf(float x)
 {
@@ -205,7 +201,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float u[N], v[N];
 	if (left <= 0 && !amax)
 		return;
-	unsigned seen = amax_seen(amax);
+	unsigned old_bits = read_amax(amax);
 	first = fetch<N>(a + i, left, whole);
 	if (activation<KIND>::gated)
 		second = fetch<N>(b + i, left, whole);
@@ -214,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int j = 0; j < N; j++)
 		u[j] = activation<KIND>::template fwd<FAST>(u[j], v[j]);
 	store(y + i, u, left, whole);
-	raise_amax<WARPS_PER_BLOCK, T>(amax, seen, amax_bits(u, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, amax_bits(u, 0));
 }
 
 template <enum act_kind KIND, bool FAST, typename T>
@@ -228,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float u[N], v[N], up[N];
 	if (left <= 0 && !amax_a && !amax_b)
 		return;
-	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
+	unsigned old_a = read_amax(amax_a), old_b = read_amax(amax_b);
 	first = fetch<N>(a + i, left, whole);
 	above = fetch<N>(dy + i, left, whole);
 	if (activation<KIND>::gated)
@@ -241,11 +237,11 @@ static __global__ void __launch_bounds__(THREADS)
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
-	raise_amax<WARPS_PER_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax_a, old_a, amax_bits(u, 0));
 	if (!activation<KIND>::gated)
 		return;
 	store(db + i, v, left, whole);
-	raise_amax<WARPS_PER_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax_b, old_b, amax_bits(v, 0));
 }
 
 /* The kernels above in 16 bits for n elements of whole packs, ACT_EACH packs per thread: all
@@ -265,7 +261,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	enum { N = PER_PACK<T> };
 	packed<T, N> first[ACT_EACH], second[ACT_EACH] = {};
-	unsigned seen = amax_seen(amax), most = 0;
+	unsigned old_bits = read_amax(amax), max_bits = 0;
 	for (int e = 0; e < ACT_EACH; e++) {
 		int64_t i = act_pack<T>(e);
 		if (i >= n)
@@ -285,9 +281,9 @@ static __global__ void __launch_bounds__(THREADS)
 			u[j] = activation<KIND>::template fwd<true>(u[j], v[j]);
 		store_pack(y + i, u);
 		if (amax)
-			most = amax_bits(u, most);
+			max_bits = amax_bits(u, max_bits);
 	}
-	raise_amax<WARPS_PER_BLOCK, T>(amax, seen, most);
+	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, max_bits);
 }
 
 template <enum act_kind KIND, typename T>
@@ -296,8 +292,8 @@ static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T 
 {
 	enum { N = PER_PACK<T> };
 	packed<T, N> first[ACT_EACH], second[ACT_EACH] = {}, above[ACT_EACH];
-	unsigned seen_a = amax_seen(amax_a), seen_b = amax_seen(amax_b);
-	unsigned most_a = 0, most_b = 0;
+	unsigned old_a = read_amax(amax_a), old_b = read_amax(amax_b);
+	unsigned max_a = 0, max_b = 0;
 	for (int e = 0; e < ACT_EACH; e++) {
 		int64_t i = act_pack<T>(e);
 		if (i >= n)
@@ -321,19 +317,19 @@ static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T 
 		}
 		store_pack(da + i, u);
 		if (amax_a)
-			most_a = amax_bits(u, most_a);
+			max_a = amax_bits(u, max_a);
 		if (activation<KIND>::gated) {
 			store_pack(db + i, v);
 			if (amax_b)
-				most_b = amax_bits(v, most_b);
+				max_b = amax_bits(v, max_b);
 		}
 	}
-	raise_amax<WARPS_PER_BLOCK, T>(amax_a, seen_a, most_a);
+	raise_amax<WARPS_PER_BLOCK, T>(amax_a, old_a, max_a);
 	if (activation<KIND>::gated)
-		raise_amax<WARPS_PER_BLOCK, T>(amax_b, seen_b, most_b);
+		raise_amax<WARPS_PER_BLOCK, T>(amax_b, old_b, max_b);
 }
 
-template <typename F> static void by_kind(enum act_kind kind, F fn)
+template <typename F> static void call_by_kind(enum act_kind kind, F fn)
 {
 	switch (kind) {
 #define ACT(id, ...)   \
@@ -344,7 +340,7 @@ template <typename F> static void by_kind(enum act_kind kind, F fn)
 }
 
 /* Calls fn(fast) with std::true_type for approximate instructions, precise enough for 16 bits. */
-template <typename T, typename F> static void by_speed(struct device *d, F fn)
+template <typename T, typename F> static void call_by_speed(struct device *d, F fn)
 {
 	if constexpr (sizeof(T) == 2)
 		if (!cuda_lab_off(d, LAB_ACT))
@@ -357,7 +353,7 @@ static void launch_act_fwd(struct device *d, T *y, const T *a, const T *b, int64
 	float *amax, bool whole)
 {
 	enum { N = PER_PACK<T> };
-	by_speed<T>(d, [&](auto fast) {
+	call_by_speed<T>(d, [&](auto fast) {
 		constexpr bool FAST = decltype(fast)::value;
 		if constexpr (FAST)
 			if (whole && n % N == 0)
@@ -379,7 +375,7 @@ void cuda_act_fwd(
 		T *out = (T *)y.p;
 		const T *p = (const T *)a.p, *q = (const T *)b.p;
 		bool whole = in_packs(0, PER_PACK<T>, out, p, q);
-		by_kind(kind, [&](auto k) {
+		call_by_kind(kind, [&](auto k) {
 			launch_act_fwd<decltype(k)::kind>(d, out, p, q, n, y.amax, whole);
 		});
 	});
@@ -398,9 +394,9 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 		const T *up = (const T *)dy.p, *p = (const T *)a.p, *q = (const T *)b.p;
 		float *amax_a = da.amax, *amax_b = db.amax;
 		bool whole = in_packs(0, N, to, to_b, up, p, q);
-		by_kind(kind, [&](auto k) {
+		call_by_kind(kind, [&](auto k) {
 			constexpr enum act_kind KIND = decltype(k)::kind;
-			by_speed<T>(d, [&](auto fast) {
+			call_by_speed<T>(d, [&](auto fast) {
 				constexpr bool FAST = decltype(fast)::value;
 				if constexpr (FAST)
 					if (whole && n % N == 0)
@@ -423,13 +419,13 @@ static __global__ void dropout_kernel(
 	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
 {
 	enum { N = PER_PACK<Y> < PER_PACK<X> ? PER_PACK<Y> : PER_PACK<X> };
-	struct vector_place at = place_of(thread_number(), cols, N);
+	struct vector_place at = pack_place(thread_number(), cols, N);
 	int64_t left = cols - at.col, i = at.row * cols + at.col;
 	float v[N];
 	if (at.row >= rows)
 		return;
 	load(v, x + i, left, whole);
-	drop(v, o, at);
+	apply_dropout(v, o, at);
 	store(y + i, v, left, whole);
 }
 
@@ -457,14 +453,14 @@ static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	bool whole)
 {
 	enum { N = PER_PACK<float> };
-	struct vector_place at = place_of(thread_number(), cols, N);
+	struct vector_place at = pack_place(thread_number(), cols, N);
 	int64_t left = cols - at.col, i = at.row * cols + at.col;
 	float v[N];
 	if (at.row >= rows)
 		return;
 	packed<T, N> from = fetch<N>(sum + i, left, whole);
 	load(v, x + i, left, whole);
-	residual(v, from, bias, o, drops, at, left, whole);
+	add_residual(v, from, bias, o, drops, at, left, whole);
 	store(y + i, v, left, whole);
 }
 
@@ -488,7 +484,7 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 }
 
 template <int N>
-static __device__ inline void rotate(float (&a)[N], float (&b)[N],
+static __device__ inline void rotate_pairs(float (&a)[N], float (&b)[N],
 	const float (&cosine)[N], const float (&sine)[N], float sign)
 {
 	for (int j = 0; j < N; j++) {
@@ -498,14 +494,14 @@ static __device__ inline void rotate(float (&a)[N], float (&b)[N],
 	}
 }
 
-/* A thread rotates a pack of first halves with their second halves. */
+/* Rotates, in each thread, a pack of first halves with their second halves. */
 template <typename T>
 static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t heads,
 	int64_t half, const float *rope, const int32_t *pos, float sign, bool whole)
 {
 	enum { N = PER_PACK<T> };
-	struct vector_place head = place_of(thread_number(), half, N);
-	struct vector_place at = place_of(head.row, heads, 1);
+	struct vector_place head = pack_place(thread_number(), half, N);
+	struct vector_place at = pack_place(head.row, heads, 1);
 	int64_t left = half - head.col;
 	float a[N], b[N], cosine[N], sine[N];
 	if (at.row >= rows)
@@ -518,12 +514,12 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t h
 	load(sine, rope + half, left, whole);
 	unpack(a, low);
 	unpack(b, high);
-	rotate(a, b, cosine, sine, sign);
+	rotate_pairs(a, b, cosine, sine, sign);
 	store(x, a, left, whole);
 	store(x + half, b, left, whole);
 }
 
-/* rope_kernel() for halves of whole packs, without 64-bit divisions. n: packs of all halves. */
+/* Rotates halves of whole packs, without 64-bit divisions. n: packs of all halves. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	rope_packs_kernel(T *x, unsigned n, int64_t stride, unsigned heads,
@@ -545,7 +541,7 @@ static __global__ void __launch_bounds__(THREADS)
 	load(sine, rope + half, N, true);
 	unpack(a, low);
 	unpack(b, high);
-	rotate(a, b, cosine, sine, sign);
+	rotate_pairs(a, b, cosine, sine, sign);
 	store_pack(x, a);
 	store_pack(x + half, b);
 }

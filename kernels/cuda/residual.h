@@ -3,16 +3,16 @@
 
 #include "kernels/cuda/vector.h"
 
-/* Dropout of the N elements from `at` on. Philox blocks begin at multiples of 4 channels of
- * the whole tensor, but packs need not. The scaled value is rounded (no fma), so that
- * residual() gives the bits of the unfused kernels. */
+/* Applies dropout to the N elements from `at` on. Philox blocks begin at multiples of 4 channels
+ * of the whole tensor, but packs need not. The scaled value is rounded (no fma), so that
+ * add_residual() gives the bits of the unfused kernels. */
 template <int N>
-static __device__ inline void drop(
+static __device__ inline void apply_dropout(
 	float (&x)[N], const struct dropout &o, struct vector_place at)
 {
 	const float p = o.p, keep = 1.0f / (1.0f - p);
 	int64_t channel = o.first_col + at.col;
-	struct vector_place in = place_of(o.first_row + at.row, o.seq_rows, 1);
+	struct vector_place in = pack_place(o.first_row + at.row, o.seq_rows, 1);
 	uint32_t sample = (uint32_t)(o.first_sample + in.row);
 	uint32_t pos = (uint32_t)o.pos[at.row], first = (uint32_t)(channel >> 2);
 	uint32_t step = __ldg(o.step);
@@ -35,9 +35,9 @@ static __device__ inline void drop(
 	}
 }
 
-/* x += dropout(sum + bias), for the N elements from `at` on. */
+/* Adds dropout(sum + bias) to x, for the N elements from `at` on. */
 template <int N, typename T>
-static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
+static __device__ inline void add_residual(float (&x)[N], const packed<T, N> &sum,
 	const float *bias, const struct dropout &o, bool drops, struct vector_place at,
 	int64_t left, bool whole)
 {
@@ -49,7 +49,7 @@ static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
 			v[j] += b[j];
 	}
 	if (drops)
-		drop(v, o, at);
+		apply_dropout(v, o, at);
 	for (int j = 0; j < N; j++)
 		x[j] = x[j] + v[j];
 }

@@ -58,7 +58,7 @@ static __device__ inline float round_e5m2(float x)
 enum { BIAS = (127 - 15) << 23 };
 
 /* Returns the bits of a rounded number; a subnormal is an integer multiple of the smallest. */
-static __device__ inline uint16_t bits_f16(float x)
+static __device__ inline uint16_t f16_bits(float x)
 {
 	uint32_t u = __float_as_uint(x), a = u & ~SIGN_BIT;
 	uint32_t r = (a - (uint32_t)BIAS) >> 13;
@@ -69,7 +69,7 @@ static __device__ inline uint16_t bits_f16(float x)
 	return (uint16_t)(r | (u >> 16 & 0x8000));
 }
 
-static __device__ inline float float_f16(uint16_t h)
+static __device__ inline float f16_to_float(uint16_t h)
 {
 	uint32_t a = h & 0x7fffu, sign = (h & 0x8000u) << 16;
 	uint32_t r = (a << 13) + (uint32_t)BIAS + (a >= 0x7c00 ? (uint32_t)BIAS : 0);
@@ -78,9 +78,7 @@ static __device__ inline float float_f16(uint16_t h)
 	return __uint_as_float(r | sign);
 }
 
-/* ---- to another format -------------------------------------------------------------- */
-
-/* Casts to a float with the precision of the format, or to its 16 or 8 bits. */
+/* Casts to floats with the precision of the format (below: to its 16 or 8 bits). */
 template <int N>
 static __device__ inline void cast(
 	pack<float, N> &y, const float (&x)[N], enum dtype type)
@@ -102,7 +100,7 @@ static __device__ inline void cast(
 	for (int i = 0; i < N; i++)
 		y.x[i] = type == DT_BF16
 				 ? (uint16_t)(__float_as_uint(round_bf16(x[i])) >> 16)
-				 : bits_f16(round_f16(x[i]));
+				 : f16_bits(round_f16(x[i]));
 }
 
 template <int N>
@@ -138,12 +136,12 @@ struct by_e4m3 {
 	const float *amax;
 };
 
-static __device__ inline float scale_of(struct by_number by)
+static __device__ inline float get_scale(struct by_number by)
 {
 	return by.scale;
 }
 
-static __device__ inline float scale_of(struct by_amax by)
+static __device__ inline float get_scale(struct by_amax by)
 {
 	float scale = float8_scale(by.largest, *by.amax);
 	if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
@@ -151,12 +149,12 @@ static __device__ inline float scale_of(struct by_amax by)
 	return scale;
 }
 
-static __device__ inline float scale_of(struct by_scales by)
+static __device__ inline float get_scale(struct by_scales by)
 {
 	return *by.a * *by.b;
 }
 
-static __device__ inline float scale_of(struct by_e4m3 by)
+static __device__ inline float get_scale(struct by_e4m3 by)
 {
 	constexpr struct dtype_row e4m3 = dtype_table[DT_E4M3];
 	return float8_scale(e4m3.largest, *by.amax);
@@ -168,11 +166,11 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 {
 	enum { N = PER_PACK<X> };
 	int64_t i = thread_number() * N, left = n - i;
-	float v[N], scale = scale_of(by);
+	float v[N], scale = get_scale(by);
 	pack<Y, N> to;
 	if (left <= 0 && !amax)
 		return;
-	unsigned seen = amax_seen(amax);
+	unsigned old_bits = read_amax(amax);
 	load(v, x + i, left, whole);
 	for (int j = 0; j < N; j++)
 		v[j] = __fmul_rn(v[j], scale);
@@ -180,12 +178,12 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	store_bits(y + i, to, left, whole);
 	if (!amax)
 		return;
-	const float most[1] = {
+	const float largest[1] = {
 		__uint_as_float(row_max<WARPS_PER_BLOCK>(amax_bits(v, 0)))};
 	pack<float, 1> stored; /* rounding is monotonic */
-	cast(stored, most, type);
+	cast(stored, largest, type);
 	if (threadIdx.x == 0)
-		raise(amax, seen, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
+		raise_max(amax, old_bits, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
 }
 
 template <typename Y, typename By>
@@ -225,12 +223,10 @@ void cuda_round(
 	round_by(d, "round", y, x, type, by);
 }
 
-/* ---- with the transposed matrix ----------------------------------------------------- */
-
 enum { TILE_ROWS = 128, TILE_COLS = 64, WORD = 4 };
 
-/* to[col + i, row + j] = column i of the tile: 16 bytes per thread, 128 per row. */
-static __device__ inline void store_columns(uint8_t *to,
+/* Sets to[col + i, row + j] to column i of the tile: 16 bytes per thread, 128 per row. */
+static __device__ inline void store_transposed_tile(uint8_t *to,
 	const uint32_t (*tile)[TILE_ROWS / WORD + 1], int64_t row, int64_t rows,
 	int64_t col, int64_t cols, bool whole)
 {
@@ -267,11 +263,11 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 	packed<X, N> from[PACKS];
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		bool here = row + first + p * DOWN < rows;
-		from[p] = fetch<N>(
-			x + at + p * DOWN * cols, here ? cols - col - across : 0, whole);
+		bool in_rows = row + first + p * DOWN < rows;
+		from[p] = fetch<N>(x + at + p * DOWN * cols,
+			in_rows ? cols - col - across : 0, whole);
 	}
-	float scale = scale_of(by); /* while loads are in flight */
+	float scale = get_scale(by); /* while loads are in flight */
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int r = first + p * DOWN;
@@ -288,7 +284,7 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 			((uint8_t *)tile[across + j])[r] = to.x[j];
 	}
 	__syncthreads();
-	store_columns(transposed, tile, row, rows, col, cols, whole_columns);
+	store_transposed_tile(transposed, tile, row, rows, col, cols, whole_columns);
 }
 
 static void round_transposed(
@@ -339,20 +335,20 @@ void cuda_narrow_scaled(struct device *d, uint8_t *y, struct mat x, const float 
 	round_as(d, "narrow_scaled", y, x, DT_E4M3, (struct by_e4m3){amax});
 }
 
-/* How number_of() converts 16-bit elements. */
+/* How decode_element() converts 16-bit elements. */
 struct from_16_bits {
 	bool is_bf16;
 };
 
-static __device__ inline float number_of(struct from_16_bits from, uint16_t x)
+static __device__ inline float decode_element(struct from_16_bits from, uint16_t x)
 {
-	return from.is_bf16 ? __uint_as_float((uint32_t)x << 16) : float_f16(x);
+	return from.is_bf16 ? __uint_as_float((uint32_t)x << 16) : f16_to_float(x);
 }
 
-static __device__ inline float number_of(struct by_e4m3 by, uint8_t x)
+static __device__ inline float decode_element(struct by_e4m3 by, uint8_t x)
 {
 	float v = __half2float(__half(__nv_cvt_fp8_to_halfraw(x, __NV_E4M3)));
-	return __fmul_rn(v, 1.0f / scale_of(by));
+	return __fmul_rn(v, 1.0f / get_scale(by));
 }
 
 template <typename X, typename From>
@@ -371,7 +367,7 @@ static __global__ void widen_kernel(
 		for (int j = 0; j < N; j++)
 			bits.x[j] = j < left ? x[i + j] : (X)0;
 	for (int j = 0; j < N; j++)
-		v[j] = number_of(from, bits.x[j]);
+		v[j] = decode_element(from, bits.x[j]);
 	store(y + i, v, left, whole);
 }
 

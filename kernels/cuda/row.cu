@@ -8,7 +8,7 @@ static __global__ void __launch_bounds__(THREADS)
 		int64_t rows, int64_t in, int64_t out, bool whole)
 {
 	enum { N = PER_PACK<float> };
-	int64_t col = my_row<1>(), first = (int64_t)blockIdx.y * ROWS;
+	int64_t col = thread_row<1>(), first = (int64_t)blockIdx.y * ROWS;
 	float sum[ROWS] = {};
 	if (col >= out)
 		return;
@@ -20,8 +20,8 @@ static __global__ void __launch_bounds__(THREADS)
 		load(u, w + j, in - j, whole);
 #pragma unroll
 		for (int r = 0; r < ROWS; r++) {
-			int64_t there = first + r < rows ? in - j : 0;
-			load(v, x + r * in + j, there, whole);
+			int64_t left = first + r < rows ? in - j : 0;
+			load(v, x + r * in + j, left, whole);
 			for (int i = 0; i < N; i++)
 				sum[r] = fmaf(u[i], v[i], sum[r]);
 		}

@@ -17,17 +17,17 @@ static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k
 {
 	enum { EACH = DIGITS / WARP };
 	const int lane = lane_number();
-	unsigned mine = 0, found = 0, rest = 0;
+	unsigned own_count = 0, found = 0, rest = 0;
 	for (int i = 0; i < EACH; i++) /* lane 0 has the highest digits */
-		mine += counts[DIGITS - 1 - (lane * EACH + i)];
-	unsigned before = mine;
+		own_count += counts[DIGITS - 1 - (lane * EACH + i)];
+	unsigned before = own_count;
 	for (int i = 1; i < WARP; i *= 2) {
 		unsigned other = __shfl_up_sync(ALL_LANES, before, i);
 		before += lane >= i ? other : 0;
 	}
-	before -= mine;
-	bool here = before < *k && *k <= before + mine;
-	for (int i = 0; i < EACH && here; i++) {
+	before -= own_count;
+	bool has_kth = before < *k && *k <= before + own_count;
+	for (int i = 0; i < EACH && has_kth; i++) {
 		unsigned digit = (unsigned)(DIGITS - 1 - (lane * EACH + i));
 		if (before < *k && *k <= before + counts[digit]) {
 			found = digit;
@@ -35,7 +35,7 @@ static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k
 		}
 		before += counts[digit];
 	}
-	int from = __ffs((int)__ballot_sync(ALL_LANES, here)) - 1;
+	int from = __ffs((int)__ballot_sync(ALL_LANES, has_kth)) - 1;
 	*k = __shfl_sync(ALL_LANES, rest, from);
 	return __shfl_sync(ALL_LANES, found, from);
 }
@@ -59,8 +59,8 @@ static __device__ inline uint32_t kth_largest(
 		__syncthreads();
 		if (warp_number() == 0) {
 			unsigned of_digit = k;
-			unsigned which = find_digit(counts, &of_digit);
-			digit = which;
+			unsigned found_digit = find_digit(counts, &of_digit);
+			digit = found_digit;
 			rest = of_digit;
 		}
 		__syncthreads();
@@ -85,8 +85,8 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 		unsigned before =
 			seen + count_before<WARPS>(i < cols && size == least, &total);
 		seen += total;
-		bool stays = size > least || (size == least && before < equal);
-		if (i < cols && !stays)
+		bool is_kept = size > least || (size == least && before < equal);
+		if (i < cols && !is_kept)
 			x[i] = 0;
 	}
 }
@@ -105,20 +105,20 @@ typedef unsigned long long word;
 static __global__ void __launch_bounds__(ROW_THREADS) count_sizes_kernel(
 	word *counts, const float *x, int64_t n, uint32_t found, int shift)
 {
-	__shared__ unsigned mine[DIGITS];
+	__shared__ unsigned own_count[DIGITS];
 	int64_t step = (int64_t)gridDim.x * ROW_THREADS;
 	for (int i = (int)threadIdx.x; i < DIGITS; i += ROW_THREADS)
-		mine[i] = 0;
+		own_count[i] = 0;
 	__syncthreads();
 	for (int64_t i = thread_number(); i < n; i += step) {
 		uint32_t size = size_bits(x[i]);
 		if ((size ^ found) >> shift < DIGITS)
-			atomicAdd(&mine[size >> shift & (DIGITS - 1)], 1u);
+			atomicAdd(&own_count[size >> shift & (DIGITS - 1)], 1u);
 	}
 	__syncthreads();
 	for (int i = (int)threadIdx.x; i < DIGITS; i += ROW_THREADS)
-		if (mine[i])
-			atomicAdd(&counts[i], (word)mine[i]);
+		if (own_count[i])
+			atomicAdd(&counts[i], (word)own_count[i]);
 }
 
 void cuda_count_sizes(
@@ -156,22 +156,22 @@ static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	float *values, T *columns, const float *x, int64_t cols, int64_t k)
 {
 	unsigned total;
-	int64_t mine = 0, seen = 0;
+	int64_t own_count = 0, seen = 0;
 	x += blockIdx.x * cols;
 	values += blockIdx.x * k;
 	columns += blockIdx.x * k;
 	for (int64_t i = threadIdx.x; i < cols; i += ROW_THREADS)
-		mine += __float_as_uint(x[i]) != 0;
-	mine = warp_sum(of_each_warp<WARPS>(warp_sum(mine), (int64_t)0));
-	int64_t zeros = max64(0, k - mine);
+		own_count += __float_as_uint(x[i]) != 0;
+	own_count = warp_sum(gather_warps<WARPS>(warp_sum(own_count), (int64_t)0));
+	int64_t zeros = max64(0, k - own_count);
 	for (int64_t first = 0; first < cols; first += ROW_THREADS) {
 		int64_t i = first + threadIdx.x;
 		float v = i < cols ? x[i] : 0;
-		bool some = __float_as_uint(v) != 0;
-		int64_t before = seen + count_before<WARPS>(some, &total);
+		bool is_nonzero = __float_as_uint(v) != 0;
+		int64_t before = seen + count_before<WARPS>(is_nonzero, &total);
 		seen += total;
 		int64_t to = before + min64(i - before, zeros);
-		if (i < cols && (some || i - before < zeros) && to < k) {
+		if (i < cols && (is_nonzero || i - before < zeros) && to < k) {
 			values[to] = v;
 			columns[to] = (T)i;
 		}
@@ -195,7 +195,7 @@ static __global__ void topk_scatter_kernel(float *x, const float *values,
 	const T *columns, int64_t rows, int64_t cols, int64_t k)
 {
 	int64_t i = thread_number();
-	int64_t row = place_of(i, k, 1).row;
+	int64_t row = pack_place(i, k, 1).row;
 	if (row < rows)
 		x[row * cols + columns[i]] = values[i];
 }

@@ -77,7 +77,7 @@ struct do_muon_update {
 	}
 };
 
-/* T: the type of the copies. */
+/* Updates the elements of a vector. T: the type of the copies. */
 template <typename DO, typename T>
 static __global__ void update_kernel(const struct vectors all, const struct update *how)
 {
@@ -90,7 +90,7 @@ static __global__ void update_kernel(const struct vectors all, const struct upda
 		if (at + half < all.n && all.first_block[at + half] <= blockIdx.x)
 			at += half;
 	const struct update_part &x = all.part[at];
-	const DO todo(a, x);
+	const DO optimizer(a, x);
 	bool whole = all.whole[at];
 	int64_t block = blockIdx.x - all.first_block[at];
 	int64_t i = (block * THREADS + threadIdx.x) * N, left = x.n - i;
@@ -104,7 +104,7 @@ static __global__ void update_kernel(const struct vectors all, const struct upda
 		load(vi, x.v + i, left, whole);
 	load(pi, x.p + i, left, whole);
 	for (int j = 0; j < N; j++)
-		todo.step(a, x, pi[j], mi[j], vi[j], gi[j]);
+		optimizer.step(a, x, pi[j], mi[j], vi[j], gi[j]);
 	if (x.m)
 		store(x.m + i, mi, left, whole);
 	if (x.v)
@@ -114,7 +114,7 @@ static __global__ void update_kernel(const struct vectors all, const struct upda
 		store((T *)x.copy.p + i, pi, left, whole);
 }
 
-static bool is_whole(const struct update_part *x)
+static bool is_aligned(const struct update_part *x)
 {
 	enum { N = PER_PACK<float> };
 	return in_packs(0, N, x->p, x->m, x->v, x->g) &&
@@ -122,8 +122,8 @@ static bool is_whole(const struct update_part *x)
 }
 
 template <typename DO>
-static void update(struct device *d, const char *name, const struct update_part *x,
-	int n_parts, const struct update *o)
+static void launch_updates(struct device *d, const char *name,
+	const struct update_part *x, int n_parts, const struct update *o)
 {
 	enum { PER_BLOCK = THREADS * PER_PACK<float> };
 	for (int done = 0; done < n_parts;) {
@@ -133,7 +133,7 @@ static void update(struct device *d, const char *name, const struct update_part 
 			int i = all.n;
 			BUG_ON(from->copy.type != x->copy.type);
 			all.part[i] = *from;
-			all.whole[i] = is_whole(from);
+			all.whole[i] = is_aligned(from);
 			all.first_block[i + 1] = all.first_block[i] +
 						 (uint32_t)ceil_div(from->n, PER_BLOCK);
 		}
@@ -149,7 +149,7 @@ static void update(struct device *d, const char *name, const struct update_part 
 	void cuda_##name(struct device *d, const struct update_part *x, int n_parts, \
 		const struct update *o)                                              \
 	{                                                                            \
-		update<do_##name>(d, #name, x, n_parts, o);                          \
+		launch_updates<do_##name>(d, #name, x, n_parts, o);                  \
 	}
 UPDATE(adamw)
 UPDATE(sgd)
@@ -159,7 +159,7 @@ UPDATE(muon_update)
 /* ---- Muon (Jordan 2024): a matrix and its slices ------------------------------------- */
 
 /* Returns the index in the matrix of element i of the slices. */
-static __device__ inline int64_t sliced_at(const struct sliced &s, int64_t i)
+static __device__ inline int64_t sliced_index(const struct sliced &s, int64_t i)
 {
 	int64_t width = s.cols / s.slices, row = i / width % s.rows;
 	int64_t col = i / width / s.rows * width + i % width;
@@ -178,7 +178,7 @@ static __global__ void muon_normalize_kernel(
 	__syncthreads();
 	int64_t n = s.rows * s.cols, stride = (int64_t)gridDim.x * blockDim.x;
 	for (int64_t i = thread_number(); i < n; i += stride)
-		x[sliced_at(s, i)] = narrow<T>(slices[i] * scale);
+		x[sliced_index(s, i)] = narrow<T>(slices[i] * scale);
 }
 
 void cuda_muon_normalize(struct device *d, struct mat x, const float *slices,
@@ -196,7 +196,7 @@ static __global__ void muon_unpack_kernel(float *slices, const T *x, struct slic
 {
 	int64_t n = s.rows * s.cols, stride = (int64_t)gridDim.x * blockDim.x;
 	for (int64_t i = thread_number(); i < n; i += stride)
-		slices[i] = widen(x[sliced_at(s, i)]);
+		slices[i] = widen(x[sliced_index(s, i)]);
 }
 
 void cuda_muon_unpack(
@@ -239,7 +239,7 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 	});
 }
 
-/* One warp per sum: its lanes load it, and one lane carries its 68 limbs. */
+/* Computes the step's end: one warp per sum loads it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 {
@@ -262,8 +262,6 @@ void cuda_step_end(struct device *d, struct step_end *to, const struct exact *lo
 {
 	launch(d, "step_end", 1, 2 * WARP, 0, step_end_kernel, to, loss, squares, terms);
 }
-
-/* ---- memory ------------------------------------------------------------------------- */
 
 /* Copies words; `from` NULL: stores zeros. */
 template <typename T>

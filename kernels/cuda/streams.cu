@@ -40,9 +40,7 @@ struct cuda_launch cuda_copy_of(
 		{cuda_arg_of(to), cuda_arg_of(from), cuda_arg_of(n_bytes)}};
 }
 
-/* ---- streams ------------------------------------------------------------------------- */
-
-static struct streams *streams_of(struct device *d)
+static struct streams *get_streams(struct device *d)
 {
 	return cuda_of(d)->streams;
 }
@@ -67,9 +65,9 @@ void cuda_streams_open(struct device *d)
 	c->streams->n = STREAM_OUT + 1;
 }
 
-static struct stream *stream_at(struct device *d, int number)
+static struct stream *get_stream(struct device *d, int number)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	BUG_ON(number < 0 || number >= x->n);
 	if (!x->all[number]) /* streams for copies, at their first use */
 		x->all[number] = new_stream(d, false);
@@ -78,7 +76,7 @@ static struct stream *stream_at(struct device *d, int number)
 
 int cuda_stream_open(struct device *d, bool urgent)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	BUG_ON(x->n == MAX_STREAMS);
 	x->all[x->n] = new_stream(d, urgent);
 	return x->n++;
@@ -86,7 +84,7 @@ int cuda_stream_open(struct device *d, bool urgent)
 
 void cuda_streams_free(struct device *d)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	for (int i = 0; i < x->n; i++) {
 		if (!x->all[i])
 			continue;
@@ -104,45 +102,43 @@ void cuda_streams_free(struct device *d)
 
 cudaStream_t cuda_stream(struct device *d)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	return x->all[x->current]->stream;
 }
 
 void *cuda_stream_handle(struct device *d, int number)
 {
-	return stream_at(d, number)->stream;
+	return get_stream(d, number)->stream;
 }
 
 int cuda_stream_current(struct device *d)
 {
-	return streams_of(d)->current;
+	return get_streams(d)->current;
 }
 
 int cuda_stream_use(struct device *d, int number)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	int before = x->current;
-	stream_at(d, number);
+	get_stream(d, number);
 	x->current = number;
 	return before;
 }
 
 void *cuda_workspace(struct device *d, size_t n_bytes)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	struct stream *s = x->all[x->current];
 	BUG_ON(n_bytes > CUDA_WORKSPACE);
 	if (x->current == STREAM_MAIN)
 		return cuda_of(d)->workspace;
 	BUG_ON(n_bytes > SIDE_WORKSPACE);
 	if (!s->workspace)
-		s->workspace = cuda_memory(d, SIDE_WORKSPACE, "kernels");
+		s->workspace = cuda_alloc_or_die(d, SIDE_WORKSPACE, "kernels");
 	return s->workspace;
 }
 
-/* ---- marks ---------------------------------------------------------------------------- */
-
-/* Polling detects a wait that would never end, such as for a message of a rank that has died. */
+/* Blocks until an event. Polling detects a wait that would never end, such as for a dead rank. */
 void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 {
 	enum { SPINS = 256 };
@@ -162,12 +158,12 @@ void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 	cuda_check(d, rc, what);
 }
 
-static uint64_t mark_in(struct device *d, int number, const char *what)
+static uint64_t mark_stream(struct device *d, int number, const char *what)
 {
-	struct stream *s = stream_at(d, number);
+	struct stream *s = get_stream(d, number);
 	cudaEvent_t *e = &s->done[++s->n % MARKS_KEPT];
 	if (!*e)
-		*e = cuda_event(d);
+		*e = cuda_create_event(d);
 	cuda_check(d, cudaEventRecord(*e, s->stream), what);
 	return s->n * MAX_STREAMS + (uint64_t)number;
 }
@@ -175,13 +171,13 @@ static uint64_t mark_in(struct device *d, int number, const char *what)
 uint64_t cuda_stream_mark(struct device *d)
 {
 	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
-	return mark_in(d, streams_of(d)->current, "mark");
+	return mark_stream(d, get_streams(d)->current, "mark");
 }
 
 /* Returns the event of a mark; NULL: no mark, or the mark of a capture. */
-static cudaEvent_t done_of(struct device *d, uint64_t ticket)
+static cudaEvent_t get_mark_event(struct device *d, uint64_t ticket)
 {
-	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));
+	const struct stream *s = get_stream(d, (int)(ticket % MAX_STREAMS));
 	uint64_t number = ticket / MAX_STREAMS;
 	BUG_ON(number > s->n);
 	return number > s->captured ? s->done[number % MARKS_KEPT] : NULL;
@@ -191,31 +187,31 @@ static cudaEvent_t done_of(struct device *d, uint64_t ticket)
  * joining, and in a capture all others, which fork from it. */
 static bool is_joined(struct device *d, uint64_t ticket, int number)
 {
-	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));
+	const struct stream *s = get_stream(d, (int)(ticket % MAX_STREAMS));
 	return ticket / MAX_STREAMS <= s->joined &&
 	       (number == STREAM_MAIN || cuda_graph_capturing(d));
 }
 
-static void wait_in(struct device *d, int number, uint64_t ticket)
+static void wait_in_stream(struct device *d, int number, uint64_t ticket)
 {
-	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	cudaEvent_t done = ticket ? get_mark_event(d, ticket) : NULL;
 	if (done && ticket % MAX_STREAMS != (uint64_t)number &&
 		!is_joined(d, ticket, number))
-		cuda_check(d, cudaStreamWaitEvent(stream_at(d, number)->stream, done, 0),
+		cuda_check(d, cudaStreamWaitEvent(get_stream(d, number)->stream, done, 0),
 			"wait");
 }
 
 void cuda_stream_wait(struct device *d, uint64_t ticket)
 {
 	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
-	wait_in(d, streams_of(d)->current, ticket);
+	wait_in_stream(d, get_streams(d)->current, ticket);
 }
 
 bool cuda_stream_reached(struct device *d, uint64_t ticket)
 {
 	if (cuda_graph_capturing(d)) /* queries are not allowed */
 		return false;
-	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	cudaEvent_t done = ticket ? get_mark_event(d, ticket) : NULL;
 	cudaError_t rc = done ? cudaEventQuery(done) : cudaSuccess;
 	if (rc == cudaErrorNotReady)
 		cudaGetLastError();
@@ -226,7 +222,7 @@ bool cuda_stream_reached(struct device *d, uint64_t ticket)
 
 void cuda_host_wait(struct device *d, uint64_t ticket)
 {
-	cudaEvent_t done = ticket ? done_of(d, ticket) : NULL;
+	cudaEvent_t done = ticket ? get_mark_event(d, ticket) : NULL;
 	if (done)
 		cuda_await(d, done, "wait");
 	else if (ticket)
@@ -235,7 +231,7 @@ void cuda_host_wait(struct device *d, uint64_t ticket)
 
 void cuda_streams_forget(struct device *d)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	for (int i = 0; i < x->n; i++)
 		if (x->all[i])
 			x->all[i]->captured = x->all[i]->n;
@@ -243,7 +239,7 @@ void cuda_streams_forget(struct device *d)
 
 cudaError_t cuda_streams_join(struct device *d)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	cudaError_t rc = cudaSuccess;
 	for (int i = 0; i < x->n; i++) {
 		struct stream *s = x->all[i];
@@ -259,13 +255,11 @@ cudaError_t cuda_streams_join(struct device *d)
 
 void cuda_streams_wait(struct device *d)
 {
-	struct streams *x = streams_of(d);
+	struct streams *x = get_streams(d);
 	for (int i = 0; i < x->n; i++)
 		if (x->all[i])
-			cuda_host_wait(d, mark_in(d, i, "wait"));
+			cuda_host_wait(d, mark_stream(d, i, "wait"));
 }
-
-/* ---- copies --------------------------------------------------------------------------- */
 
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
@@ -274,15 +268,15 @@ uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	BUG_ON(!cuda_graph_idle(d) && !cuda_graph_capturing(d));
 	if (!n_bytes)
 		return 0;
-	cudaStream_t stream = stream_at(d, number)->stream;
+	cudaStream_t stream = get_stream(d, number)->stream;
 	struct cuda_launch l = cuda_copy_of(copy_names[number], to, from, n_bytes);
-	wait_in(d, number, cuda_stream_mark(d));
-	wait_in(d, number, after);
+	wait_in_stream(d, number, cuda_stream_mark(d));
+	wait_in_stream(d, number, after);
 	cuda_before_in(d, &l, stream);
 	cuda_check(d,
 		cudaMemcpyAsync(to, from, n_bytes,
 			out ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, stream),
 		l.name);
 	cuda_after_in(d, l.name, stream);
-	return mark_in(d, number, l.name);
+	return mark_stream(d, number, l.name);
 }

@@ -1,14 +1,12 @@
 /* Reductions of whole tensors: exact sums, sums of squares, maximum, hash. */
 #include "kernels/cuda/vector.h"
 
-/* ---- sums of squares, in double ------------------------------------------------------ */
-
 template <int WARPS>
 static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 {
 	enum { N = PER_PACK<float>, STEP = WARPS * WARP * N, AT_ONCE = 4 };
 	double lane[N] = {};
-	for (int64_t j = my_part<WARPS>() * N; j < cols; j += AT_ONCE * STEP) {
+	for (int64_t j = index_in_row<WARPS>() * N; j < cols; j += AT_ONCE * STEP) {
 		float v[AT_ONCE][N]; /* zeros past the end */
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++)
@@ -20,8 +18,6 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	}
 	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
 }
-
-/* ---- exact sums, as in libcore/base/exact.c ------------------------------------------ */
 
 /* Limbs are added modulo 2^64, which is right for negative digits too. */
 static __device__ inline void add_word(int64_t *to, int64_t x)
@@ -116,11 +112,11 @@ static __device__ inline void exact_add_square(struct exact *to, double x)
 static __global__ void exact_carry_kernel(struct exact *x)
 {
 	__shared__ int64_t limb[EXACT_LIMBS];
-	const int me = (int)threadIdx.x;
-	if (me < EXACT_LIMBS)
-		limb[me] = x->limb[me];
+	const int thread = (int)threadIdx.x;
+	if (thread < EXACT_LIMBS)
+		limb[thread] = x->limb[thread];
 	__syncthreads();
-	if (me == 0) {
+	if (thread == 0) {
 		int64_t carry = 0;
 		for (int i = 0; i < EXACT_LIMBS - 1; i++) {
 			int64_t v = limb[i] + carry;
@@ -130,8 +126,8 @@ static __global__ void exact_carry_kernel(struct exact *x)
 		limb[EXACT_LIMBS - 1] += carry;
 	}
 	__syncthreads();
-	if (me < EXACT_LIMBS)
-		x->limb[me] = limb[me];
+	if (thread < EXACT_LIMBS)
+		x->limb[thread] = limb[thread];
 }
 
 static void exact_carry(struct device *d, const char *name, struct exact *x)
@@ -171,7 +167,7 @@ struct matrices {
 	int n;
 };
 
-/* The sums of a block's rows are added first. */
+/* Adds the sums of squares of a block's rows. */
 template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	exact_sumsq_kernel(struct exact *to, const struct matrices all)
@@ -187,7 +183,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	int64_t row = first + (ROWS > 1 ? warp_number() : 0);
 	if (row < rows) {
 		double total = sumsq<WARPS>(all.p[at] + row * cols, cols, all.whole[at]);
-		if (my_part<WARPS>() == 0)
+		if (index_in_row<WARPS>() == 0)
 			squares[row - first] = total;
 	}
 	__syncthreads();
@@ -216,7 +212,7 @@ static __device__ inline void add_squares(double (&to)[4], const packed<float, 4
 		to[i] += (double)number_of(x, i) * (double)number_of(x, i);
 }
 
-static __device__ inline double of_four(const double (&x)[4])
+static __device__ inline double sum_of_four(const double (&x)[4])
 {
 	return (x[0] + x[1]) + (x[2] + x[3]);
 }
@@ -228,7 +224,8 @@ template <int WARPS, int AS, bool WHOLE> struct row_squares {
 	{
 		enum { STEP = WARPS * WARP * 4, AT_ONCE = 8 };
 		double lane[4] = {};
-		for (int64_t j = my_part<WARPS>() * 4; j < cols; j += AT_ONCE * STEP) {
+		for (int64_t j = index_in_row<WARPS>() * 4; j < cols;
+			j += AT_ONCE * STEP) {
 			packed<float, 4> v[AT_ONCE];
 #pragma unroll
 			for (int k = 0; k < AT_ONCE; k++)
@@ -239,17 +236,17 @@ template <int WARPS, int AS, bool WHOLE> struct row_squares {
 				if (j + k * STEP < cols)
 					add_squares(lane, v[k]);
 		}
-		return row_sum<WARPS>(of_four(lane));
+		return row_sum<WARPS>(sum_of_four(lane));
 	}
 };
 
 /* A block of 8 warps has little to do for a row of up to 2048 columns. So one warp computes the
  * parts of all eight, and adds their sums as row_sum() does. */
-enum { MOST_OF_ONE_WARP = 2048 };
+enum { ONE_WARP_COLS = 2048 };
 template <bool WHOLE> struct row_squares<1, 8, WHOLE> {
 	static __device__ inline double sum(const float *x, int64_t cols)
 	{
-		enum { AS = 8, STEP = AS * WARP * 4, AT_ONCE = MOST_OF_ONE_WARP / STEP };
+		enum { AS = 8, STEP = AS * WARP * 4, AT_ONCE = ONE_WARP_COLS / STEP };
 		packed<float, 4> v[AT_ONCE][AS];
 		double warp[AS];
 #pragma unroll
@@ -264,7 +261,7 @@ template <bool WHOLE> struct row_squares<1, 8, WHOLE> {
 			double lane[4] = {};
 			add_squares(lane, v[0][w]);
 			add_squares(lane, v[1][w]); /* + 0 changes no bits */
-			warp[w] = of_four(lane);
+			warp[w] = sum_of_four(lane);
 		}
 #pragma unroll
 		for (int i = WARP / 2; i; i /= 2)
@@ -286,7 +283,7 @@ constexpr int BLOCKS_OF_SQUARES = WARPS == 32  ? 1
 				  : AS > WARPS ? 2
 					       : 4;
 
-/* Each block takes every gridDim.x'th of the blocks of rows. */
+/* Adds sums of squares by persistent blocks: each has every gridDim.x'th of the blocks of rows. */
 template <int WARPS, int AS>
 static __global__ void __launch_bounds__(
 	threads_of_rows<WARPS>(), BLOCKS_OF_SQUARES<WARPS, AS>)
@@ -325,7 +322,7 @@ static __global__ void __launch_bounds__(
 }
 
 template <int WARPS, int AS>
-static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *all)
+static void launch_sumsq(struct device *d, struct exact *x, struct matrices *all)
 {
 	const dim3 block = threads_of_rows<WARPS>();
 	if (!all->n)
@@ -344,23 +341,22 @@ static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *
 
 /* Adds the matrices with rows that WARPS warps add in the order of AS warps. */
 template <int WARPS, int AS>
-static void exact_sumsq_wide(
-	struct device *d, struct exact *x, const struct mat *m, int n)
+static void sumsq_by_width(struct device *d, struct exact *x, const struct mat *m, int n)
 {
 	enum { N = PER_PACK<float> };
 	struct matrices all = {};
 	int64_t n_rows = 0;
 	for (int i = 0; i < n; i++) {
-		bool ours = false, by_one = m[i].cols <= MOST_OF_ONE_WARP &&
-					    !cuda_lab_off(d, LAB_SUMSQ);
+		bool has_width = false,
+		     by_one = m[i].cols <= ONE_WARP_COLS && !cuda_lab_off(d, LAB_SUMSQ);
 		by_width(ceil_div(m[i].cols, N), [&](auto w) {
 			enum { W = decltype(w)::WARPS };
-			ours = W == AS && WARPS == (by_one ? 1 : W);
+			has_width = W == AS && WARPS == (by_one ? 1 : W);
 		});
-		for (int64_t row = 0, rows; ours && row < m[i].rows; row += rows) {
+		for (int64_t row = 0, rows; has_width && row < m[i].rows; row += rows) {
 			rows = min64(MAX_ADDITIONS, m[i].rows - row);
 			if (all.n == MATRICES || n_rows + rows > MAX_ADDITIONS) {
-				exact_sumsq_all<WARPS, AS>(d, x, &all);
+				launch_sumsq<WARPS, AS>(d, x, &all);
 				n_rows = 0;
 			}
 			int k = all.n++;
@@ -373,15 +369,15 @@ static void exact_sumsq_wide(
 			n_rows += rows;
 		}
 	}
-	exact_sumsq_all<WARPS, AS>(d, x, &all);
+	launch_sumsq<WARPS, AS>(d, x, &all);
 }
 
 void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, int n)
 {
-	exact_sumsq_wide<1, 1>(d, x, m, n);
-	exact_sumsq_wide<1, 8>(d, x, m, n);
-	exact_sumsq_wide<8, 8>(d, x, m, n);
-	exact_sumsq_wide<32, 32>(d, x, m, n);
+	sumsq_by_width<1, 1>(d, x, m, n);
+	sumsq_by_width<1, 8>(d, x, m, n);
+	sumsq_by_width<8, 8>(d, x, m, n);
+	sumsq_by_width<32, 32>(d, x, m, n);
 }
 
 template <typename T>
@@ -389,7 +385,7 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 {
 	enum { N = PER_PACK<T>, AT_ONCE = 4 };
 	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
-	unsigned most = 0;
+	unsigned max_bits = 0;
 	for (int64_t i = thread_number() * N; i < n; i += AT_ONCE * step) {
 		packed<T, N> from[AT_ONCE]; /* zeros past the end */
 #pragma unroll
@@ -399,15 +395,15 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 		for (int k = 0; k < AT_ONCE; k++) {
 			float v[N];
 			unpack(v, from[k]);
-			most = amax_bits(v, most);
+			max_bits = amax_bits(v, max_bits);
 		}
 	}
-	most = warp_max(most);
+	max_bits = warp_max(max_bits);
 	if (lane_number() == 0)
-		atomicMax((unsigned *)to, most);
+		atomicMax((unsigned *)to, max_bits);
 }
 
-/* amax_kernel() by few blocks, which read the shared word before they raise it. */
+/* Computes amax_kernel() by few blocks, which read the shared word before they raise it. */
 enum { AMAX_BLOCKS = 2 };
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
@@ -416,27 +412,27 @@ static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
 	enum { N = PER_PACK<T>, AT_ONCE = 8 };
 	const int64_t threads = (int64_t)gridDim.x * THREADS, packs = whole ? n / N : 0;
 	const packed<T, N> *from = (const packed<T, N> *)x;
-	unsigned seen = amax_seen(to), most = 0;
+	unsigned old_bits = read_amax(to), max_bits = 0;
 	for (int64_t i = thread_number(); i < packs; i += AT_ONCE * threads) {
-		packed<T, N> some[AT_ONCE] = {};
+		packed<T, N> packs_read[AT_ONCE] = {};
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++)
 			if (i + k * threads < packs)
-				some[k] = from[i + k * threads];
+				packs_read[k] = from[i + k * threads];
 #pragma unroll
 		for (int k = 0; k < AT_ONCE; k++) {
 			float v[N];
-			unpack(v, some[k]);
-			most = amax_bits(v, most);
+			unpack(v, packs_read[k]);
+			max_bits = amax_bits(v, max_bits);
 		}
 	}
 	for (int64_t i = packs * N + thread_number(); i < n; i += threads) {
 		const float v[] = {widen(x[i])};
-		most = amax_bits(v, most);
+		max_bits = amax_bits(v, max_bits);
 	}
-	most = row_max<WARPS_PER_BLOCK>(most);
+	max_bits = row_max<WARPS_PER_BLOCK>(max_bits);
 	if (threadIdx.x == 0)
-		raise(to, seen, most);
+		raise_max(to, old_bits, max_bits);
 }
 
 void cuda_amax(struct device *d, float *to, struct mat x)
@@ -457,8 +453,6 @@ void cuda_amax(struct device *d, float *to, struct mat x)
 	});
 }
 
-/* ---- results that the host waits for ------------------------------------------------- */
-
 typedef unsigned long long word;
 
 static __global__ void set_kernel(word *to, word x)
@@ -467,14 +461,14 @@ static __global__ void set_kernel(word *to, word x)
 }
 
 /* Returns a word on the device with initial value x, which kernels add to, or minimize. */
-static word *answer_begin(struct device *d, const char *name, word x)
+static word *begin_answer(struct device *d, const char *name, word x)
 {
 	word *answer = (word *)cuda_workspace(d, sizeof(*answer));
 	launch(d, name, 1, 1, 0, set_kernel, answer, x);
 	return answer;
 }
 
-static word answer_end(struct device *d, const word *answer)
+static word read_answer(struct device *d, const word *answer)
 {
 	word x;
 	cuda_get(d, &x, answer, sizeof(x));
@@ -503,7 +497,7 @@ static __global__ void find_nonfinite_kernel(
 int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 {
 	int64_t n = mat_size(x);
-	word *answer = answer_begin(d, "find_nonfinite", (word)-1);
+	word *answer = begin_answer(d, "find_nonfinite", (word)-1);
 	by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
@@ -511,10 +505,10 @@ int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 		launch(d, "find_nonfinite", grid_in_strides(n, N), THREADS, 0,
 			find_nonfinite_kernel<T>, answer, p, n, in_packs(0, N, p));
 	});
-	return (int64_t)answer_end(d, answer);
+	return (int64_t)read_answer(d, answer);
 }
 
-/* One division per pack, although its elements may belong to several rows. */
+/* Hashes elements with one division per pack, although its elements may be of several rows. */
 static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t cols,
 	int64_t stride, uint64_t key, int64_t first, bool whole)
 {

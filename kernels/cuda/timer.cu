@@ -4,10 +4,10 @@
 
 void cuda_timer_close(struct device *d)
 {
-	struct timer *w = &cuda_of(d)->timer;
-	for (int64_t i = 0; i < w->n_made; i++)
-		cudaEventDestroy(w->mark[i].event);
-	free(w->mark);
+	struct timer *t = &cuda_of(d)->timer;
+	for (int64_t i = 0; i < t->n_made; i++)
+		cudaEventDestroy(t->mark[i].event);
+	free(t->mark);
 	struct stamps *s = &cuda_of(d)->stamps;
 	for (uint64_t i = 0; i < s->n_made; i++)
 		cudaEventDestroy(s->event[i]);
@@ -16,36 +16,34 @@ void cuda_timer_close(struct device *d)
 
 void cuda_timer_start(struct device *d, enum device_timer what)
 {
-	struct timer *w = &cuda_of(d)->timer;
+	struct timer *t = &cuda_of(d)->timer;
 	if (cuda_graph_capturing(d))
 		return;
-	if (w->n == w->n_made) {
-		w->mark = (struct timer_mark *)xrealloc(
-			w->mark, (size_t)(w->n + 1) * sizeof(*w->mark));
-		cuda_check(d, cudaEventCreate(&w->mark[w->n].event), "events");
-		w->n_made++;
+	if (t->n == t->n_made) {
+		t->mark = (struct timer_mark *)xrealloc(
+			t->mark, (size_t)(t->n + 1) * sizeof(*t->mark));
+		cuda_check(d, cudaEventCreate(&t->mark[t->n].event), "events");
+		t->n_made++;
 	}
-	struct timer_mark *m = &w->mark[w->n++];
+	struct timer_mark *m = &t->mark[t->n++];
 	m->what = what;
 	cuda_check(d, cudaEventRecord(m->event, cuda_stream(d)), "events");
 }
 
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
-	struct timer *w = &cuda_of(d)->timer;
+	struct timer *t = &cuda_of(d)->timer;
 	float ms;
 	for (int i = 0; seconds && i < N_DEVICE_TIMERS; i++)
 		seconds[i] = 0;
-	for (int64_t i = 0; seconds && i + 1 < w->n; i++) {
+	for (int64_t i = 0; seconds && i + 1 < t->n; i++) {
 		cuda_check(d,
-			cudaEventElapsedTime(&ms, w->mark[i].event, w->mark[i + 1].event),
+			cudaEventElapsedTime(&ms, t->mark[i].event, t->mark[i + 1].event),
 			"events");
-		seconds[w->mark[i].what] += (double)ms * 1e-3;
+		seconds[t->mark[i].what] += (double)ms * 1e-3;
 	}
-	w->n = 0;
+	t->n = 0;
 }
-
-/* ---- stamps --------------------------------------------------------------------------- */
 
 static void add_stamp(struct device *d, struct stamps *s)
 {
@@ -58,7 +56,7 @@ static void add_stamp(struct device *d, struct stamps *s)
 	cuda_check(d, cudaEventRecord(s->event[s->n++], cuda_stream(d)), "events");
 }
 
-/* The first call waits for its event, so that the event's time is known by the clock. */
+/* Adds a stamp. The first call waits for its event, to get the event's time by the clock. */
 uint64_t cuda_stamp(struct device *d)
 {
 	struct stamps *s = &cuda_of(d)->stamps;

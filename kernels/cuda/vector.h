@@ -49,7 +49,7 @@ struct vector_place {
 };
 
 /* Returns the row and column of pack i, where each row has ceil(cols / n) packs. */
-static __device__ inline struct vector_place place_of(int64_t i, int64_t cols, int n)
+static __device__ inline struct vector_place pack_place(int64_t i, int64_t cols, int n)
 {
 	int64_t packs = ceil_div(cols, n);
 	struct vector_place at;
@@ -75,14 +75,14 @@ template <int WARPS> static constexpr int threads_of_rows(void)
 	return WARPS == 1 ? THREADS : WARPS * WARP;
 }
 
-template <int WARPS> static __device__ inline int64_t my_row(void)
+template <int WARPS> static __device__ inline int64_t thread_row(void)
 {
 	return WARPS == 1 ? (int64_t)blockIdx.x * WARPS_PER_BLOCK + warp_number()
 			  : (int64_t)blockIdx.x;
 }
 
 /* Returns the thread's index among the threads of its row. */
-template <int WARPS> static __device__ inline int my_part(void)
+template <int WARPS> static __device__ inline int index_in_row(void)
 {
 	return WARPS == 1 ? lane_number() : (int)threadIdx.x;
 }
@@ -110,7 +110,7 @@ static __device__ inline unsigned warp_max(unsigned x)
 }
 
 /* Gives lane i of every warp the x of warp i, and lanes without a warp `none`. */
-template <int WARPS, typename T> static __device__ inline T of_each_warp(T x, T none)
+template <int WARPS, typename T> static __device__ inline T gather_warps(T x, T none)
 {
 	__shared__ T parts[WARPS];
 	__syncthreads(); /* the last call's values are read */
@@ -125,7 +125,7 @@ template <int WARPS, typename T> static __device__ inline T row_sum(T x)
 {
 	x = warp_sum(x);
 	if constexpr (WARPS > 1)
-		x = warp_sum(of_each_warp<WARPS>(x, (T)0));
+		x = warp_sum(gather_warps<WARPS>(x, (T)0));
 	return x;
 }
 
@@ -133,50 +133,50 @@ template <int WARPS, typename T> static __device__ inline T row_max(T x)
 {
 	x = warp_max(x);
 	if constexpr (WARPS > 1)
-		x = warp_max(of_each_warp<WARPS>(x, x));
+		x = warp_max(gather_warps<WARPS>(x, x));
 	return x;
 }
 
 /* ---- the largest element of a matrix --------------------------------------------------- */
 
-/* Returns the maximum of `most` and the bits of |x|: the bits of non-negative floats have the
+/* Returns the maximum of max_bits and the bits of |x|: the bits of non-negative floats have the
  * order of the floats, with NaN as the largest. */
 template <int N>
-static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
+static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned max_bits)
 {
 	for (int i = 0; i < N; i++)
-		most = max(most, __float_as_uint(x[i]) & 0x7fffffffu);
-	return most;
+		max_bits = max(max_bits, __float_as_uint(x[i]) & 0x7fffffffu);
+	return max_bits;
 }
 
 /* Returns *to, read at the begin of a kernel together with its data, so that at the end most
  * threads need not wait to skip an update. *to may have grown since. */
-static __device__ inline unsigned amax_seen(const float *to)
+static __device__ inline unsigned read_amax(const float *to)
 {
 	return to ? *(const unsigned *)to : 0;
 }
 
-/* *to = max(*to, most); the result does not depend on the order of updates. */
-static __device__ inline void raise(float *to, unsigned seen, unsigned most)
+/* Sets *to = max(*to, max_bits); the result does not depend on the order of updates. */
+static __device__ inline void raise_max(float *to, unsigned old_bits, unsigned max_bits)
 {
-	if (most > seen)
-		atomicMax((unsigned *)to, most);
+	if (max_bits > old_bits)
+		atomicMax((unsigned *)to, max_bits);
 }
 
 /* Raises *to for all threads of a row, with elements that were stored as T: rounding keeps their
  * order. Does nothing if `to` is NULL. */
 template <int WARPS, typename T>
-static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)
+static __device__ inline void raise_amax(float *to, unsigned old_bits, unsigned max_bits)
 {
 	if (!to)
 		return;
-	most = row_max<WARPS>(most);
-	if (my_part<WARPS>())
+	max_bits = row_max<WARPS>(max_bits);
+	if (index_in_row<WARPS>())
 		return;
-	const T stored = narrow<T>(__uint_as_float(most));
+	const T stored = narrow<T>(__uint_as_float(max_bits));
 	packed<T, 4 / sizeof(T)> bits = {};
 	memcpy(&bits, &stored, sizeof(stored));
-	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
+	raise_max(to, old_bits, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
 }
 
 /* Returns the number of threads before this one with `yes`, in a block of WARPS warps; *total: the
@@ -185,15 +185,15 @@ template <int WARPS>
 static __device__ inline unsigned count_before(bool yes, unsigned *total)
 {
 	unsigned ballot = __ballot_sync(ALL_LANES, yes);
-	unsigned here = (unsigned)__popc(ballot & ((1u << lane_number()) - 1));
-	unsigned all = of_each_warp<WARPS>((unsigned)__popc(ballot), 0u);
+	unsigned in_warp = (unsigned)__popc(ballot & ((1u << lane_number()) - 1));
+	unsigned all = gather_warps<WARPS>((unsigned)__popc(ballot), 0u);
 	unsigned before = lane_number() < warp_number() ? all : 0;
 	for (int i = WARP / 2; i; i /= 2) {
 		before += __shfl_xor_sync(ALL_LANES, before, i);
 		all += __shfl_xor_sync(ALL_LANES, all, i);
 	}
 	*total = all;
-	return before + here;
+	return before + in_warp;
 }
 
 /* ---- the canonical tree --------------------------------------------------------------- */

@@ -17,7 +17,7 @@ static __global__ void round_stochastic_kernel(
 	float *x, int64_t rows, int64_t cols, struct rng_stream c)
 {
 	int64_t i = thread_number();
-	struct vector_place at = place_of(i, cols, 1);
+	struct vector_place at = pack_place(i, cols, 1);
 	if (at.row >= rows)
 		return;
 	uint32_t up = random_bits(c, at.row, at.col) >> 16;
@@ -33,12 +33,12 @@ void cuda_round_stochastic(struct device *d, struct mat x, const struct rng_stre
 }
 
 /* Returns the scale, from the bits of the largest |x|; 0: not finite, or too small. */
-static __device__ inline float scale_of(unsigned most, bool up)
+static __device__ inline float row_scale(unsigned max_bits, bool rounds_up)
 {
-	if (most >= INFINITE)
+	if (max_bits >= INFINITE)
 		return 0;
-	uint32_t u = __float_as_uint(__uint_as_float(most) / MAX_CODE);
-	u += up ? 0xffff : 0x7fff + (u >> 16 & 1);
+	uint32_t u = __float_as_uint(__uint_as_float(max_bits) / MAX_CODE);
+	u += rounds_up ? 0xffff : 0x7fff + (u >> 16 & 1);
 	float scale = __uint_as_float(u & UPPER);
 	return scale < 0x1p-126f ? 0 : scale;
 }
@@ -62,16 +62,16 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	quantize_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
 		int64_t cols, struct rng_stream c, bool random)
 {
-	int64_t row = my_row<WARPS>(), at = row * cols;
-	const int me = my_part<WARPS>();
-	unsigned most = 0;
+	int64_t row = thread_row<WARPS>(), at = row * cols;
+	const int first = index_in_row<WARPS>();
+	unsigned max_bits = 0;
 	if (row >= rows)
 		return;
 #pragma unroll 4
-	for (int64_t j = me; j < cols; j += WARPS * WARP)
-		most = max(most, __float_as_uint(x[at + j]) & 0x7fffffffu);
-	float scale = scale_of(row_max<WARPS>(most), random);
-	for (int64_t i = at + me; i < at + cols; i += WARPS * WARP) {
+	for (int64_t j = first; j < cols; j += WARPS * WARP)
+		max_bits = max(max_bits, __float_as_uint(x[at + j]) & 0x7fffffffu);
+	float scale = row_scale(row_max<WARPS>(max_bits), random);
+	for (int64_t i = at + first; i < at + cols; i += WARPS * WARP) {
 		float code = scale == 0 ? 0
 			     : random	? stochastic_code(x[i], scale, c, row, i - at)
 					: nearest_code(x[i], scale);
@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 			codes[i] = whole;
 		x[i] = (float)whole * scale;
 	}
-	if (scales && me == 0)
+	if (scales && first == 0)
 		scales[row] = scale;
 }
 
@@ -103,7 +103,7 @@ void cuda_quantize(struct device *d, struct mat x, int8_t *codes, float *scales,
 static __global__ void dequantize_kernel(
 	float *x, const int8_t *codes, const float *scales, int64_t rows, int64_t cols)
 {
-	int64_t i = thread_number(), row = place_of(i, cols, 1).row;
+	int64_t i = thread_number(), row = pack_place(i, cols, 1).row;
 	if (row < rows)
 		x[i] = (float)codes[i] * scales[row];
 }

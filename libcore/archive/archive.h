@@ -35,8 +35,9 @@ struct torch_item {
 
 /* A copy of an item that another rank saved. */
 struct torch_copy {
-	struct torch_item item;	  /* has the name of the original */
-	char *owner, *item_owner; /* "tp 1", which saved the copy, and "tp 0" */
+	struct torch_item item; /* has the name of the original */
+	char *owner,
+		*item_owner; /* ranks that saved the copy and the item, e.g. "tp 1" */
 };
 
 /* An open file or directory. */
@@ -53,12 +54,12 @@ struct torch_file {
 struct container {
 	bool is_file;	    /* else a directory */
 	bool many_archives; /* each chunk is a torch.save() archive of its own */
-	/* Checks the format of a path by its first bytes or the names of its files. */
-	bool (*is_in)(const char *path);
-	/* Appends the items of f->path. */
+	/* Returns true if a path has this format, by its first bytes or its file names. */
+	bool (*matches)(const char *path);
+	/* Appends the items of the file or directory f->path. */
 	int (*open)(struct torch_file *f, struct err *e);
 };
-/* Rows are tried in this order. */
+/* find_container() tries the rows in this order. */
 #define CONTAINERS(X) \
 	X(file)       \
 	X(dcp)        \
@@ -76,6 +77,7 @@ extern const struct container container_trainer;
 bool directory_has_file(const char *directory, const char *name);
 /* Returns the container that matches a path; NULL if none does. */
 const struct container *find_container(const char *path);
+/* Opens a path with the container that matches it; without a match as a torch.save() file. */
 int torch_open(struct torch_file *f, const char *path, struct err *e);
 /* Opens a path with a known container. */
 int torch_open_as(
@@ -83,13 +85,14 @@ int torch_open_as(
 void torch_close(struct torch_file *f);
 /* Returns NULL if no item has the name. */
 const struct torch_item *torch_find(const struct torch_file *f, const char *name);
-/* Returns true if two tensors are the same elements of one storage, such as a tied weight. */
+/* Returns true if two tensors share the same elements of one storage, as a tied weight does. */
 bool torch_share_elements(const struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b);
 const char *torch_dtype_name(int dtype); /* "float32", as in PyTorch */
 
-/* The elements of a row, which is one index of the first dimension, and the number of rows. */
+/* Returns the number of elements of a row, which is one index of the first dimension. */
 int64_t torch_row_size(const struct torch_item *t);
+/* Returns the size of the first dimension; 1 for a scalar. */
 int64_t torch_rows(const struct torch_item *t);
 /* Reads rows [row, row + n) of a tensor of any type to out[n][torch_row_size()]. torch_read()
  * rounds fp64 and integers to fp32; bf16 and fp16 convert exactly. The tensor need not be
@@ -98,22 +101,23 @@ int torch_read(struct torch_file *f, const struct torch_item *t, int64_t row, in
 	float *out, struct err *e);
 int torch_read_doubles(struct torch_file *f, const struct torch_item *t, int64_t row,
 	int64_t n, double *out, struct err *e);
-/* How two tensors a and b differ. torch_compare() fails with EX_DATAERR if the shapes differ. */
+/* The difference of two tensors a and b. */
 struct torch_difference {
 	int64_t n, first; /* elements that differ, index of the first; -1: none */
 	double value[2];  /* that element of a and b */
 	double distance;  /* |a - b| / |a|, 2-norms */
 };
+/* Compares two tensors. Fails with EX_DATAERR if their shapes differ. */
 int torch_compare(struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b, struct torch_difference *d, struct err *e);
-/* Reads a value that is a number, a tuple or list of at most `most` numbers, or a tensor of one
+/* Reads a value that is a number, a tuple or list of at most `max` numbers, or a tensor of one
  * element. Sets *n to their number; 0 for anything else, such as None. */
-int torch_read_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+int torch_read_numbers(struct torch_file *f, const struct torch_item *x, int64_t max,
 	double *out, int64_t *n, struct err *e);
-/* Like torch_read_numbers() for a part of the value. The path joins keys, fields of objects and indices
- * of lists by dots: 0.optimizer.lr. Sets *n to 0 if the part is missing. */
+/* Reads up to `max` numbers from a member of a value. The path joins keys, fields of objects and
+ * indices of lists by dots: 0.optimizer.lr. Sets *n to 0 if the member is missing. */
 int torch_read_numbers_at(struct torch_file *f, const struct torch_item *x,
-	const char *path, int64_t most, double *out, int64_t *n, struct err *e);
+	const char *path, int64_t max, double *out, int64_t *n, struct err *e);
 /* Appends a description of a value, such as "a call of os.system". */
 void torch_describe(
 	const struct torch_file *f, const struct torch_item *x, struct str *out);

@@ -6,19 +6,19 @@
 
 static const char index_file[] = "pytorch_model.bin.index.json";
 
-static void set_path(const char *directory, const char *name, struct str *out)
+static void join_path(const char *directory, const char *name, struct str *out)
 {
 	str_clear(out);
 	str_printf(out, "%s/%s", directory, name);
 }
 
-/* Returns false if there are safetensors files too: they hold the same model. */
-static bool bins_are_in(const char *path)
+/* Returns true if a directory has the index, but no safetensors files of the same model. */
+static bool bins_matches(const char *path)
 {
 	return directory_has_file(path, index_file) && !container_has_safetensors(path);
 }
 
-/* Appends the tensors of a file. */
+/* Appends the tensors of an open archive. */
 static int add_tensors(
 	struct torch_file *f, int32_t file, const struct archive *a, struct err *e)
 {
@@ -30,14 +30,14 @@ static int add_tensors(
 	if (pickle_kind(p, p->root) != PICKLE_DICT)
 		return err_set(e, EX_DATAERR, "%s: not a dict of named tensors",
 			f->parts->files[file]);
-	pickle_each(&it, p, p->root);
+	pickle_begin(&it, p, p->root);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *text = pickle_text(p, key, &n);
-		scoped_str own = {0};
-		str_puts(&own, "");
+		scoped_str name = {0};
+		str_puts(&name, "");
 		if (text && !memchr(text, 0, n))
-			str_add(&own, text, n);
-		rc = storages_add_tensor(f, file, a, node, own.s, e);
+			str_add(&name, text, n);
+		rc = storages_add_tensor(f, file, a, node, name.s, e);
 	}
 	return rc < 0 ? -1 : 0;
 }
@@ -58,10 +58,12 @@ int bins_add(struct torch_file *f, const struct strs *paths, struct err *e)
 	storages_add_files(f, paths);
 	for (int64_t i = 0; i < paths->n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
-	return rc || items_end(f, e) ? -1 : 0;
+	return rc || items_finish(f, e) ? -1 : 0;
 }
 
-static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
+/* Appends the files that the index lists; fails if one is missing or the index is wrong. */
+static int add_listed_files(
+	struct torch_file *f, const struct weight_map *m, struct err *e)
 {
 	scoped_strs paths = {0};
 	scoped_str path = {0};
@@ -80,21 +82,19 @@ static int bins_open(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;
 	scoped_str path = {0};
-	set_path(f->path, index_file, &path);
+	join_path(f->path, index_file, &path);
 	if (weight_map_read(&m, path.s, e))
 		return -1;
-	int rc = read_all(f, &m, e);
-	weight_map_free(&m);
+	int rc = add_listed_files(f, &m, e);
+	weight_map_release(&m);
 	return rc;
 }
 
-const struct container container_bins = {.is_in = bins_are_in, .open = bins_open};
-
-/* ---- one file -------------------------------------------------------------------------------- */
+const struct container container_bins = {.matches = bins_matches, .open = bins_open};
 
 static const char one_file[] = "pytorch_model.bin";
 
-static bool one_bin_is_in(const char *path)
+static bool one_bin_matches(const char *path)
 {
 	return directory_has_file(path, one_file) && !container_has_safetensors(path);
 }
@@ -102,8 +102,9 @@ static bool one_bin_is_in(const char *path)
 static int one_bin_open(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};
-	set_path(f->path, one_file, &path);
+	join_path(f->path, one_file, &path);
 	return torch_file_open_inside(f, path.s, e);
 }
 
-const struct container container_one_bin = {.is_in = one_bin_is_in, .open = one_bin_open};
+const struct container container_one_bin = {
+	.matches = one_bin_matches, .open = one_bin_open};

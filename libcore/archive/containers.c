@@ -22,7 +22,8 @@ const struct container *find_container(const char *path)
 {
 	bool is_directory = file_is_directory(path);
 	for (size_t i = 0; i < ARRAY_LEN(containers); i++)
-		if (containers[i]->is_file != is_directory && containers[i]->is_in(path))
+		if (containers[i]->is_file != is_directory &&
+			containers[i]->matches(path))
 			return containers[i];
 	return NULL;
 }
@@ -33,7 +34,7 @@ int torch_open_as(
 	*f = (struct torch_file){.path = xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
 	f->parts->many_archives = c->many_archives;
-	items_allow(f, ALLOWED_ANYWAY);
+	items_grant(f, INITIAL_FILE_BYTES);
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)
 		f->parts->recent[i] = -1;

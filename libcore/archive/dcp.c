@@ -18,31 +18,38 @@ struct dcp {
 	struct torch_file *f;
 	const char *dir, *name; /* paths of the directory and of its .metadata */
 	struct pickle tree;
-	int64_t n_bytes; /* of all .metadata files so far */
+	int64_t n_bytes; /* size of all .metadata files so far */
 	/* Hash table of file paths: 1 + index of the file; 0: free. */
 	int32_t *slots;
 	int64_t n_slots;
-	uint32_t last_path; /* node of the file that was looked up last, and its index */
+	uint32_t
+		last_path; /* node of the file path of the last look-up; last_file: its index */
 	int32_t last_file;
 	uint32_t *item_of; /* [node of a name] 1 + index of the item; 0: not looked up */
 	struct err *e;
 };
 
-static int damaged(const struct dcp *d, const char *what)
+static int reject(const struct dcp *d, const char *what)
 {
 	return err_set(d->e, EX_DATAERR,
 		"%s: not the .metadata of a PyTorch checkpoint, or damaged: %s", d->name,
 		what);
 }
 
+static int reject_item(const struct dcp *d, const struct torch_item *x, const char *why)
+{
+	return err_set(d->e, EX_DATAERR, "%s: item %s %s: the file is damaged", d->name,
+		x->name, why);
+}
+
 /* Returns true if the node is an object of this class. */
 static bool is_object(const struct dcp *d, uint32_t node, const char *name)
 {
 	size_t n;
-	const char *has =
-		pickle_global(&d->tree, pickle_part(&d->tree, node, PICKLE_CALLED), &n);
-	return pickle_kind(&d->tree, node) == PICKLE_OBJECT && has && n == strlen(name) &&
-	       !memcmp(has, name, n);
+	const char *class_name = pickle_global_name(
+		&d->tree, pickle_part(&d->tree, node, PICKLE_CALLED), &n);
+	return pickle_kind(&d->tree, node) == PICKLE_OBJECT && class_name &&
+	       n == strlen(name) && !memcmp(class_name, name, n);
 }
 
 /* Returns a field of an object. If its class has __slots__, the state is (None, fields). */
@@ -62,7 +69,7 @@ static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
 	int n = 0;
 	if (pickle_kind(&d->tree, node) != PICKLE_TUPLE)
 		return -1;
-	pickle_each(&it, &d->tree, node);
+	pickle_begin(&it, &d->tree, node);
 	while (pickle_next(&it, &x))
 		if (n == TORCH_MAX_DIMS || pickle_int(&d->tree, x, &out[n]) ||
 			out[n++] < 0)
@@ -72,8 +79,8 @@ static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
 
 /* ---- files ------------------------------------------------------------------------------ */
 
-/* Returns true if a path is relative and has no "..": it is inside the checkpoint's directory. */
-static bool is_inside(const char *name, size_t n)
+/* Returns true if a path is relative and has no "..", so it stays in the checkpoint's directory. */
+static bool is_path_inside(const char *name, size_t n)
 {
 	if (!n || *name == '/' || n > 1024 || memchr(name, 0, n))
 		return false;
@@ -107,7 +114,8 @@ static void grow_slots(struct dcp *d)
 		*find_slot(d, d->f->parts->files[i]) = i + 1;
 }
 
-static int find_file(struct dcp *d, uint32_t node, int32_t *file)
+/* Sets *file to the index of the file that a text names, and appends the file the first time. */
+static int intern_file(struct dcp *d, uint32_t node, int32_t *file)
 {
 	struct torch_parts *p = d->f->parts;
 	size_t n;
@@ -116,16 +124,15 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 		*file = d->last_file;
 		return 0;
 	}
-	if (!name || !is_inside(name, n))
-		return damaged(d, "invalid file name");
+	if (!name || !is_path_inside(name, n))
+		return reject(d, "invalid file name");
 	scoped_ptr char *path = text_printf("%s/%.*s", d->dir, (int)n, name);
 	grow_slots(d);
 	int32_t *slot = find_slot(d, path);
 	if (!*slot && p->n_files == MAX_FILES)
-		return damaged(d, "too many files");
-	if (!*slot) {
+		return reject(d, "too many files");
+	if (!*slot)
 		*slot = items_add_file(d->f, path) + 1;
-	}
 	*file = d->last_file = *slot - 1;
 	d->last_path = node;
 	return 0;
@@ -146,6 +153,7 @@ static int by_begin(const void *a, const void *b)
 	return 0;
 }
 
+/* Reads a ChunkStorageMetadata. Returns -1 if it is invalid or outside of the tensor. */
 static int read_box(
 	const struct dcp *d, const struct torch_item *t, uint32_t node, struct box *b)
 {
@@ -160,12 +168,12 @@ static int read_box(
 	return 0;
 }
 
-static bool is_empty(const struct torch_item *t, const struct box *b)
+static bool is_box_empty(const struct torch_item *t, const struct box *b)
 {
-	bool empty = false;
+	bool any_zero = false;
 	for (int i = 0; i < t->ndim; i++)
-		empty = empty || !b->sizes[i];
-	return empty;
+		any_zero = any_zero || !b->sizes[i];
+	return any_zero;
 }
 
 /* Appends the boxes of the last item, sorted, except empty ones: many may begin at one index. */
@@ -176,11 +184,11 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 	uint32_t node;
 	int64_t n = 0;
 	int rc = 0;
-	pickle_each(&it, &d->tree, chunks);
+	pickle_begin(&it, &d->tree, chunks);
 	scoped_ptr struct box *list = xcalloc((size_t)it.left + 1, sizeof(*list));
 	while (!rc && pickle_next(&it, &node)) {
 		rc = read_box(d, t, node, &list[n]);
-		n += !rc && !is_empty(t, &list[n]);
+		n += !rc && !is_box_empty(t, &list[n]);
 	}
 	/* (each box takes at least 16 bytes of .metadata) */
 	if (!rc && d->f->parts->n_chunks + n > d->n_bytes / 16)
@@ -199,10 +207,12 @@ static int read_type(const struct dcp *d, uint32_t properties)
 {
 	size_t n;
 	uint32_t state = pickle_part(&d->tree, properties, PICKLE_STATE);
-	const char *type = pickle_global(&d->tree, pickle_item(&d->tree, state, 0), &n);
+	const char *type =
+		pickle_global_name(&d->tree, pickle_item(&d->tree, state, 0), &n);
 	return type ? dtype_of_name(type, n) : -1;
 }
 
+/* Sets the type, shape and boxes of the last item from a TensorStorageMetadata. */
 static int add_tensor(struct dcp *d, struct torch_item *x, uint32_t node)
 {
 	x->kind = TORCH_TENSOR;
@@ -222,31 +232,30 @@ static int add_tensor(struct dcp *d, struct torch_item *x, uint32_t node)
 /* Appends all items, in the order of the file. */
 static int add_items(struct dcp *d, uint32_t dict)
 {
-	static const int64_t nothing[TORCH_MAX_DIMS];
 	struct pickle_each it;
 	uint32_t key, node;
 	size_t n;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
-		return damaged(d, "state_dict_metadata is missing");
-	pickle_each(&it, &d->tree, dict);
+		return reject(d, "state_dict_metadata is missing");
+	pickle_begin(&it, &d->tree, dict);
 	while (pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *name = pickle_text(&d->tree, key, &n);
 		if (!name)
-			return damaged(d, "invalid item name");
+			return reject(d, "invalid item name");
 		struct torch_item *x = items_add(d->f, name, n, d->e);
 		if (!x)
 			return -1;
 		if (is_object(d, node, "BytesStorageMetadata"))
-			items_add_chunk(d->f, nothing, nothing);
+			items_add_chunk(d->f, no_dims, no_dims);
 		else if (!is_object(d, node, "TensorStorageMetadata"))
-			return damaged(d, x->name);
+			return reject_item(d, x, "has an unknown class");
 		else if (add_tensor(d, x, node))
 			return -1;
 	}
 	return 0;
 }
 
-/* ---- where boxes are ------------------------------------------------------------------------ */
+/* ---- where boxes are stored -------------------------------------------------------- */
 
 /* Returns the item that a text names, or NULL. Cached, since many entries may share a long text. */
 static const struct torch_item *find_item(struct dcp *d, uint32_t node)
@@ -295,12 +304,12 @@ static struct chunk *find_box(
 	return NULL;
 }
 
-static int read_stored(struct dcp *d, uint32_t info, struct chunk *c)
+static int read_storage_info(struct dcp *d, uint32_t info, struct chunk *c)
 {
 	uint32_t transforms = get_field(d, info, "transform_descriptors");
 	enum pickle_kind kind = pickle_kind(&d->tree, transforms);
 	if (!is_object(d, info, "_StorageInfo"))
-		return damaged(d, "invalid storage_data");
+		return reject(d, "invalid storage_data");
 	if (kind != PICKLE_NONE && !(kind == PICKLE_LIST && !d->tree.nodes[transforms].n))
 		return err_set(d->e, EX_UNAVAILABLE,
 			"%s: items are transformed (e.g. compressed), which is not supported",
@@ -308,68 +317,71 @@ static int read_stored(struct dcp *d, uint32_t info, struct chunk *c)
 	if (pickle_int(&d->tree, get_field(d, info, "offset"), &c->at) ||
 		pickle_int(&d->tree, get_field(d, info, "length"), &c->n_bytes) ||
 		c->at < 0 || c->n_bytes < 0 || c->n_bytes > INT64_MAX - c->at)
-		return damaged(d, "invalid offset or length of an item");
-	return find_file(d, get_field(d, info, "relative_path"), &c->file);
+		return reject(d, "invalid offset or length of an item");
+	return intern_file(d, get_field(d, info, "relative_path"), &c->file);
 }
 
-static int place_item(struct dcp *d, uint32_t index, uint32_t info)
+/* Finds the chunk that a MetadataIndex names, and sets where it is stored. */
+static int read_storage_entry(struct dcp *d, uint32_t index, uint32_t info)
 {
 	int64_t begin[TORCH_MAX_DIMS];
 	if (!is_object(d, index, "MetadataIndex"))
-		return damaged(d, "invalid name of a stored item");
+		return reject(d, "invalid name of a stored item");
 	const struct torch_item *x = find_item(d, get_field(d, index, "fqn"));
 	if (!x)
-		return damaged(d, "storage_data names an unknown item");
+		return reject(d, "storage_data names an unknown item");
 	uint32_t offset = get_field(d, index, "offset");
 	if (x->kind == TORCH_TENSOR && read_size(d, offset, x->ndim, begin) < 0)
-		return damaged(d, x->name);
+		return reject_item(d, x, "has an invalid offset");
 	struct chunk *c = find_box(d, x, begin);
-	return c ? read_stored(d, info, c) : 0; /* (empty boxes were skipped) */
+	return c ? read_storage_info(d, info, c) : 0; /* (empty boxes were skipped) */
 }
 
-static int place_items(struct dcp *d, uint32_t dict)
+/* Sets where all chunks are stored; fails if one is missing from storage_data. */
+static int read_storage_data(struct dcp *d, uint32_t dict)
 {
 	struct pickle_each it;
 	uint32_t index, info;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
-		return damaged(d, "storage_data is missing");
+		return reject(d, "storage_data is missing");
 	d->item_of = xcalloc(d->tree.n_nodes, sizeof(*d->item_of));
-	pickle_each(&it, &d->tree, dict);
+	pickle_begin(&it, &d->tree, dict);
 	while (pickle_next(&it, &index) && pickle_next(&it, &info))
-		if (place_item(d, index, info))
+		if (read_storage_entry(d, index, info))
 			return -1;
 	for (int64_t i = 0; i < d->f->n; i++) {
 		const struct torch_item *x = &d->f->items[i];
 		for (int64_t k = x->first; k < x->first + x->n_chunks; k++)
 			if (d->f->parts->chunks[k].file < 0)
-				return damaged(d, x->name);
+				return reject_item(d, x, "is not in storage_data");
 	}
 	return 0;
 }
 
-static int read_metadata(struct dcp *d)
+static int add_metadata(struct dcp *d)
 {
 	if (!is_object(d, d->tree.root, "Metadata"))
-		return damaged(d, "not a Metadata object");
+		return reject(d, "not a Metadata object");
 	return add_items(d, get_field(d, d->tree.root, "state_dict_metadata")) ||
-			       items_end(d->f, d->e) ||
-			       place_items(d, get_field(d, d->tree.root, "storage_data"))
+			       items_finish(d->f, d->e) ||
+			       read_storage_data(
+				       d, get_field(d, d->tree.root, "storage_data"))
 		       ? -1
 		       : 0;
 }
 
-static int parse(struct dcp *d, struct err *e)
+static int parse_metadata(struct dcp *d, struct err *e)
 {
 	struct stat st;
 	int fd = open(d->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
 	if (fd < 0 || fstat(fd, &st)) {
 		err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno));
 	} else if (!S_ISREG(st.st_mode) || !st.st_size) {
-		damaged(d, "it is empty");
+		reject(d, "the file is empty");
 	} else {
 		const struct pickle_bytes b = {.n = (size_t)st.st_size, .fd = fd};
 		d->n_bytes += st.st_size;
-		items_allow(d->f, st.st_size);
+		items_grant(d->f, st.st_size);
 		rc = pickle_parse(&d->tree, &b, d->name, e);
 	}
 	if (fd >= 0)
@@ -377,7 +389,7 @@ static int parse(struct dcp *d, struct err *e)
 	return rc;
 }
 
-static bool dcp_is_in(const char *path)
+static bool dcp_matches(const char *path)
 {
 	return directory_has_file(path, ".metadata");
 }
@@ -388,10 +400,10 @@ static int add_directory(
 {
 	scoped_ptr char *name = text_printf("%s/.metadata", dir);
 	struct dcp d = {.f = f, .dir = dir, .name = name, .n_bytes = *n_bytes, .e = e};
-	int rc = parse(&d, e);
+	int rc = parse_metadata(&d, e);
 	if (!rc) {
-		rc = read_metadata(&d);
-		pickle_free(&d.tree);
+		rc = add_metadata(&d);
+		pickle_release(&d.tree);
 	}
 	*n_bytes = d.n_bytes;
 	free(d.slots);
@@ -406,15 +418,15 @@ static int dcp_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_dcp = {
-	.many_archives = true, .is_in = dcp_is_in, .open = dcp_open};
+	.many_archives = true, .matches = dcp_matches, .open = dcp_open};
 
 /* ---- accelerate with FSDP: a directory for the model and one for the optimizer -------------- */
 
-static const char *const pair[] = {"pytorch_model_fsdp_0", "optimizer_0"};
+static const char *const pair_dirs[] = {"pytorch_model_fsdp_0", "optimizer_0"};
 
-static bool dcp_pair_is_in(const char *path)
+static bool dcp_pair_matches(const char *path)
 {
-	scoped_ptr char *model = text_printf("%s/.metadata", pair[0]);
+	scoped_ptr char *model = text_printf("%s/.metadata", pair_dirs[0]);
 	return directory_has_file(path, model);
 }
 
@@ -422,8 +434,8 @@ static int dcp_pair_open(struct torch_file *f, struct err *e)
 {
 	int64_t n_bytes = 0;
 	int rc = 0;
-	for (size_t i = 0; i < ARRAY_LEN(pair) && !rc; i++) {
-		scoped_ptr char *dir = text_printf("%s/%s", f->path, pair[i]);
+	for (size_t i = 0; i < ARRAY_LEN(pair_dirs) && !rc; i++) {
+		scoped_ptr char *dir = text_printf("%s/%s", f->path, pair_dirs[i]);
 		if (!i || directory_has_file(dir, ".metadata"))
 			rc = add_directory(f, dir, &n_bytes, e);
 	}
@@ -431,4 +443,4 @@ static int dcp_pair_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_dcp_pair = {
-	.many_archives = true, .is_in = dcp_pair_is_in, .open = dcp_pair_open};
+	.many_archives = true, .matches = dcp_pair_matches, .open = dcp_pair_open};

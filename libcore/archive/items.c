@@ -19,28 +19,29 @@ static int64_t capacity_of(int64_t n)
 	return n ? capacity : 0;
 }
 
-static void *grow_list(void *list, int64_t n, int64_t more, size_t n_bytes)
+/* Reallocates a list of n elements of `size` bytes so that `more` fit. */
+static void *grow_list(void *list, int64_t n, int64_t more, size_t size)
 {
 	int64_t need = capacity_of(n + more);
-	return need > capacity_of(n) ? xrealloc(list, (size_t)need * n_bytes) : list;
+	return need > capacity_of(n) ? xrealloc(list, (size_t)need * size) : list;
 }
 
-void items_allow(struct torch_file *f, int64_t n_bytes)
+void items_grant(struct torch_file *f, int64_t n_bytes)
 {
 	enum { PER_BYTE = 16 };
-	f->parts->allowed += PER_BYTE * min64(n_bytes, INT64_MAX / 64 / PER_BYTE);
+	f->parts->budget += PER_BYTE * min64(n_bytes, INT64_MAX / 64 / PER_BYTE);
 }
 
-static void spend(struct torch_parts *p, int64_t n_bytes)
+static void subtract_budget(struct torch_parts *p, int64_t n_bytes)
 {
-	static const int64_t most = INT64_MAX / 4;
-	p->allowed = max64(p->allowed - min64(n_bytes, most), -most);
+	static const int64_t limit = INT64_MAX / 4;
+	p->budget = max64(p->budget - min64(n_bytes, limit), -limit);
 }
 
 int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e)
 {
-	spend(f->parts, n_bytes);
-	return f->parts->allowed >= 0
+	subtract_budget(f->parts, n_bytes);
+	return f->parts->budget >= 0
 		       ? 0
 		       : err_set(e, EX_DATAERR,
 				 "%s: names, tensors and values need more memory than 16 times "
@@ -53,7 +54,7 @@ struct torch_item *items_add(
 {
 	enum { MAX_NAME = 4096 };
 	if (n_bytes > MAX_NAME || memchr(name, 0, n_bytes)) {
-		err_set(e, EX_DATAERR, "%s: invalid name of an item; the file is damaged",
+		err_set(e, EX_DATAERR, "%s: invalid item name: the file is damaged",
 			f->path);
 		return NULL;
 	}
@@ -107,10 +108,10 @@ struct chunk *items_add_chunk(
 		n *= sizes[i];
 	}
 	p->n_boxes += 2 * x->ndim;
-	spend(p, (int64_t)(sizeof(*c) + sizeof(*c->place)) + 16 * x->ndim);
+	subtract_budget(p, (int64_t)(sizeof(*c) + sizeof(*c->place)) + 16 * x->ndim);
 	/* (with stride 0, few stored elements may make a huge tensor, or many tensors) */
 	if (!p->many_archives && x->kind == TORCH_TENSOR)
-		spend(p, n / 4);
+		subtract_budget(p, n / 4);
 	x->n_chunks++;
 	return c;
 }
@@ -140,25 +141,27 @@ static uint64_t hash_corners(const int64_t *begin, const int64_t *sizes, int ndi
 	return sum;
 }
 
-static int check_cover(
+/* Fails unless the chunks of a tensor cover each element exactly once. */
+static int check_coverage(
 	const struct torch_file *f, const struct torch_item *x, struct err *e)
 {
 	const struct torch_parts *p = f->parts;
 	uint64_t sum = 0;
-	bool empty = false;
+	bool is_empty = false;
 	for (int i = 0; i < x->ndim; i++)
-		empty = empty || !x->dims[i];
+		is_empty = is_empty || !x->dims[i];
 	for (int64_t i = x->first; i < x->first + x->n_chunks; i++) {
 		const int64_t *box = p->boxes + p->chunks[i].box;
 		sum += hash_corners(box, box + x->ndim, x->ndim);
 	}
-	if (empty || (x->n_chunks && sum == hash_corners(no_dims, x->dims, x->ndim)))
+	if (is_empty || (x->n_chunks && sum == hash_corners(no_dims, x->dims, x->ndim)))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: the parts of %s leave a hole or overlap: the checkpoint is incomplete",
 		f->path, x->name);
 }
 
+/* Sets x->max_chunk_rows, which bounds the search for the first chunk of a row. */
 static void set_max_chunk_rows(const struct torch_file *f, struct torch_item *x)
 {
 	const struct torch_parts *p = f->parts;
@@ -167,7 +170,7 @@ static void set_max_chunk_rows(const struct torch_file *f, struct torch_item *x)
 			max64(x->max_chunk_rows, p->boxes[p->chunks[i].box + x->ndim]);
 }
 
-int items_end(struct torch_file *f, struct err *e)
+int items_finish(struct torch_file *f, struct err *e)
 {
 	if (items_charge(f, 0, e))
 		return -1;
@@ -182,7 +185,7 @@ int items_end(struct torch_file *f, struct err *e)
 			i < f->n ? &f->items[i] : &f->copies[i - f->n].item;
 		if (x->kind != TORCH_TENSOR)
 			continue;
-		if (check_cover(f, x, e))
+		if (check_coverage(f, x, e))
 			return -1;
 		set_max_chunk_rows(f, x);
 	}
@@ -234,7 +237,7 @@ void torch_close(struct torch_file *f)
 	free(p);
 }
 
-/* ---- where chunks are ------------------------------------------------------------------ */
+/* ---- where chunks are stored ------------------------------------------------------- */
 
 int32_t items_add_file(struct torch_file *f, const char *path)
 {
@@ -291,34 +294,36 @@ static int check_tensor_info(const struct torch_file *f, const struct torch_item
 			      chunk_path(f, c), t->name);
 }
 
-static int find_chunk(
+/* Finds where a chunk is stored, verifies the checksum of its storage, and sets c->place. */
+static int locate_chunk(
 	struct torch_file *f, const struct torch_item *t, struct chunk *c, struct err *e)
 {
-	struct archive own, *a = &f->parts->archive;
+	struct archive chunk_archive, *a = &f->parts->archive;
 	struct tensor_info d;
 	if (f->parts->zips && c->file >= 0)
 		return storages_verify(f, c, e);
 	if (f->parts->many_archives) {
 		int fd = items_fd(f, c->file, e);
-		a = &own;
+		a = &chunk_archive;
 		if (fd < 0 || archive_open(a, fd, chunk_path(f, c), c->at, c->n_bytes, e))
 			return -1;
 	}
-	uint32_t node = f->parts->many_archives ? archive_tensor(a) : c->node;
+	uint32_t node = f->parts->many_archives ? find_archive_tensor(a) : c->node;
 	/* (many chunks may refer to one archive with a small tensor and a large rest) */
 	int rc = f->parts->many_archives ? items_charge(f, a->n_parsed / 4, e) : 0;
 	rc = rc ? rc : describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)
 		rc = err_set(e, EX_DATAERR, "%s: a part of %s is not a tensor",
 			chunk_path(f, c), t->name);
-	rc = rc || check_tensor_info(f, t, c, &d, e) || find_place(a, &d, &c->place, e);
+	rc = rc || check_tensor_info(f, t, c, &d, e) ||
+	     find_verified_place(a, &d, &c->place, e);
 	if (f->parts->many_archives)
 		archive_close(a);
 	return rc ? -1 : 0;
 }
 
-/* Returns true if the chunks of two tensors are the same elements of the same storages. */
-static bool same_chunks(const struct torch_file *f, const struct torch_item *a,
+/* Returns true if the chunks of two tensors are at the same places of the same files. */
+static bool are_same_chunks(const struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b)
 {
 	const struct chunk *x = &f->parts->chunks[a->first],
@@ -343,13 +348,13 @@ bool torch_share_elements(const struct torch_file *f, const struct torch_item *a
 		memcmp(a->dims, b->dims, sizeof(a->dims)))
 		return false;
 	if (p->zips)
-		return same_chunks(f, a, b);
+		return are_same_chunks(f, a, b);
 	if (a->n_chunks != 1 || b->n_chunks != 1 ||
 		describe_tensor(&p->archive.tree, p->chunks[a->first].node, &x, &e) ||
 		describe_tensor(&p->archive.tree, p->chunks[b->first].node, &y, &e))
 		return false;
-	return x.offset == y.offset && x.storage_bytes == y.storage_bytes &&
-	       !memcmp(x.storage, y.storage, x.storage_bytes) &&
+	return x.offset == y.offset && x.key_bytes == y.key_bytes &&
+	       !memcmp(x.storage_key, y.storage_key, x.key_bytes) &&
 	       !memcmp(x.stride, y.stride, sizeof(x.stride));
 }
 
@@ -361,18 +366,18 @@ struct sink {
 	double *doubles;
 };
 
-static struct sink sink_at(const struct sink *s, int64_t i)
+static struct sink offset_sink(const struct sink *s, int64_t i)
 {
 	return (struct sink){
 		s->floats ? s->floats + i : NULL, s->doubles ? s->doubles + i : NULL};
 }
 
-static void put_elements(const struct sink *s, int dtype, const void *raw, int64_t n)
+static void convert_elements(const struct sink *s, int dtype, const void *raw, int64_t n)
 {
 	if (s->floats)
-		dtype_floats(dtype, raw, n, s->floats);
+		dtype_to_floats(dtype, raw, n, s->floats);
 	else
-		dtype_doubles(dtype, raw, n, s->doubles);
+		dtype_to_doubles(dtype, raw, n, s->doubles);
 }
 
 /* Reads elements [first, first + n), in row-major order, of a chunk that is not contiguous. */
@@ -383,15 +388,15 @@ static int read_scattered(struct torch_file *f, const struct torch_item *t,
 	struct torch_parts *p = f->parts;
 	const int64_t *sizes = p->boxes + c->box + t->ndim;
 	int64_t size = dtype_size(t->dtype);
-	if (p->span_of != c->place) {
-		p->span_of = NULL;
+	if (p->span_place != c->place) {
+		p->span_place = NULL;
 		free(p->span);
 		p->span = xmalloc((size_t)(c->place->span * size));
 		int fd = items_fd(f, c->file, e);
 		if (fd < 0 || file_read_at(fd, chunk_path(f, c), p->span,
 				      (size_t)(c->place->span * size), c->place->at, e))
 			return -1;
-		p->span_of = c->place;
+		p->span_place = c->place;
 	}
 	for (int64_t i = 0; i < n; i++) {
 		int64_t at = 0, rest = first + i;
@@ -399,8 +404,8 @@ static int read_scattered(struct torch_file *f, const struct torch_item *t,
 			at += rest % sizes[k] * c->place->stride[k];
 			rest /= sizes[k];
 		}
-		const struct sink to = sink_at(out, i);
-		put_elements(&to, t->dtype, (const char *)p->span + at * size, 1);
+		const struct sink to = offset_sink(out, i);
+		convert_elements(&to, t->dtype, (const char *)p->span + at * size, 1);
 	}
 	return 0;
 }
@@ -413,7 +418,7 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	int64_t size = dtype_size(t->dtype), per = PIECE / size;
 	if (!n)
 		return 0;
-	if ((!c->place || (f->parts->zips && c->file >= 0)) && find_chunk(f, t, c, e))
+	if ((!c->place || (f->parts->zips && c->file >= 0)) && locate_chunk(f, t, c, e))
 		return -1;
 	if (!c->place->contiguous)
 		return read_scattered(f, t, c, first, n, out, e);
@@ -423,18 +428,18 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	scoped_ptr char *raw = xmalloc((size_t)(min64(per, n) * size));
 	for (int64_t i = 0; i < n && !rc; i += per) {
 		int64_t part = min64(per, n - i);
-		const struct sink to = sink_at(out, i);
+		const struct sink to = offset_sink(out, i);
 		rc = file_read_at(fd, chunk_path(f, c), raw, (size_t)(part * size),
 			c->place->at + (first + i) * size, e);
 		if (!rc)
-			put_elements(&to, t->dtype, raw, part);
+			convert_elements(&to, t->dtype, raw, part);
 	}
 	return rc;
 }
 
-/* Copies n rows of a chunk that is narrower than its tensor to their columns. `box`: of the chunk;
- * `row`: of the first one in `out`. */
-static void place_rows(const struct torch_item *t, const int64_t *box, int64_t row,
+/* Copies n rows of a chunk that is narrower than its tensor to their columns of `out`. `box`: begin
+ * and sizes of the chunk; `row`: row of `out` for the first row of `from`. */
+static void scatter_rows(const struct torch_item *t, const int64_t *box, int64_t row,
 	int64_t n, const struct sink *from, const struct sink *out)
 {
 	const int64_t *begin = box, *sizes = box + t->ndim;
@@ -459,7 +464,7 @@ static void place_rows(const struct torch_item *t, const int64_t *box, int64_t r
 	}
 }
 
-/* Reads the rows of the tensor's [row, row + n) that the chunk has. */
+/* Reads the rows that a chunk has among rows [row, row + n) of its tensor. */
 static int read_chunk_rows(struct torch_file *f, const struct torch_item *t,
 	struct chunk *c, int64_t row, int64_t n, const struct sink *out, struct err *e)
 {
@@ -472,21 +477,21 @@ static int read_chunk_rows(struct torch_file *f, const struct torch_item *t,
 		width *= sizes[i];
 	int64_t first = (begin - box[0]) * width, count = (end - begin) * width;
 	if (width == torch_row_size(t)) {
-		const struct sink to = sink_at(out, (begin - row) * width);
+		const struct sink to = offset_sink(out, (begin - row) * width);
 		return read_chunk(f, t, c, first, count, &to, e);
 	}
-	struct sink own = {0};
+	struct sink columns = {0};
 	scoped_ptr void *memory = xmalloc((size_t)count * sizeof(double) + 1);
-	*(out->floats ? (void **)&own.floats : (void **)&own.doubles) = memory;
-	int rc = read_chunk(f, t, c, first, count, &own, e);
+	*(out->floats ? (void **)&columns.floats : (void **)&columns.doubles) = memory;
+	int rc = read_chunk(f, t, c, first, count, &columns, e);
 	if (!rc)
-		place_rows(
-			t, f->parts->boxes + c->box, begin - row, end - begin, &own, out);
+		scatter_rows(t, f->parts->boxes + c->box, begin - row, end - begin,
+			&columns, out);
 	return rc;
 }
 
 /* Returns the first chunk that may have a row. Chunks are sorted by their begin. */
-static int64_t first_chunk(
+static int64_t find_first_chunk(
 	const struct torch_file *f, const struct torch_item *t, int64_t row)
 {
 	const struct torch_parts *p = f->parts;
@@ -501,6 +506,7 @@ static int64_t first_chunk(
 	return low;
 }
 
+/* Reads rows [row, row + n) of a tensor from all chunks that have some of them. */
 static int read_rows(struct torch_file *f, const struct torch_item *t, int64_t row,
 	int64_t n, const struct sink *out, struct err *e)
 {
@@ -508,7 +514,7 @@ static int read_rows(struct torch_file *f, const struct torch_item *t, int64_t r
 	BUG_ON(t->kind != TORCH_TENSOR || row < 0 || n < 0 || row + n > torch_rows(t));
 	if (!t->ndim)
 		return read_chunk(f, t, &p->chunks[t->first], 0, n, out, e);
-	for (int64_t i = first_chunk(f, t, row); i < t->first + t->n_chunks; i++) {
+	for (int64_t i = find_first_chunk(f, t, row); i < t->first + t->n_chunks; i++) {
 		if (p->boxes[p->chunks[i].box] >= row + n)
 			break;
 		if (read_chunk_rows(f, t, &p->chunks[i], row, n, out, e))
@@ -549,7 +555,7 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 {
 	enum { PIECE = 1 << 16 };
 	int64_t width = torch_row_size(a), step = max64(1, PIECE / max64(1, width));
-	double off = 0, all = 0;
+	double sum_difference = 0, sum_a = 0; /* of squares */
 	int rc = 0;
 	*d = (struct torch_difference){.first = -1};
 	if (a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)) != 0)
@@ -562,10 +568,10 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 		rc = torch_read_doubles(f, a, r, rows, x, e) ||
 		     torch_read_doubles(f, b, r, rows, y, e);
 		for (int64_t i = 0; i < rows * width && !rc; i++) {
-			all += x[i] * x[i];
+			sum_a += x[i] * x[i];
 			if (!memcmp(&x[i], &y[i], sizeof(*x)))
 				continue;
-			off += (x[i] - y[i]) * (x[i] - y[i]);
+			sum_difference += (x[i] - y[i]) * (x[i] - y[i]);
 			if (!d->n++) {
 				d->first = r * width + i;
 				d->value[0] = x[i];
@@ -574,6 +580,6 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 		}
 	}
 	free(x);
-	d->distance = off > 0 ? sqrt(off / all) : 0;
+	d->distance = sum_difference > 0 ? sqrt(sum_difference / sum_a) : 0;
 	return rc ? -1 : 0;
 }

@@ -15,7 +15,7 @@
 enum kind { FP32, EXP_AVG, EXP_AVG_SQ, STEP, KINDS };
 static const char *const kinds[KINDS] = {NULL, "exp_avg", "exp_avg_sq", "step"};
 
-/* A tensor of a parameter in an optimizer file. */
+/* A tensor of a parameter's state in an optimizer file. */
 struct state {
 	char *name;
 	enum kind kind;
@@ -24,7 +24,7 @@ struct state {
 	struct buffer b;
 };
 
-static bool nanotron_is_in(const char *path)
+static bool nanotron_matches(const char *path)
 {
 	scoped_str model = {0};
 	str_printf(&model, "%s/model", path);
@@ -39,8 +39,6 @@ static int by_name_and_rank(const void *a, const void *b)
 	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
 }
 
-/* ---- optimizer files ------------------------------------------------------------------------- */
-
 /* The name (node) of the optimizer's parameter `number`, and the weight decay of its group. */
 struct numbered_name {
 	int64_t number;
@@ -48,12 +46,13 @@ struct numbered_name {
 	double decay;
 };
 
-static struct numbered_name *read_names(const struct pickle *p, int64_t *n)
+/* Returns the names of an optimizer's parameters, sorted by number; for free(). */
+static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t *n)
 {
 	struct pickle_each it;
 	uint32_t key, name, dict = pickle_get(p, p->root, "names");
 	struct numbered_name *v = NULL;
-	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	for (*n = 0; pickle_next(&it, &key) && pickle_next(&it, &name);) {
 		struct numbered_name x = {.name = name, .decay = -1};
 		if (pickle_int(p, key, &x.number))
@@ -66,7 +65,7 @@ static struct numbered_name *read_names(const struct pickle *p, int64_t *n)
 	return v;
 }
 
-static struct numbered_name *find_number(
+static struct numbered_name *find_numbered_name(
 	struct numbered_name *v, int64_t n, const struct pickle *p, uint32_t node)
 {
 	struct numbered_name key = {.name = 0};
@@ -75,22 +74,22 @@ static struct numbered_name *find_number(
 		       : NULL;
 }
 
-/* Sets the weight decay of each number. Reads at most n members: a file may repeat a group. */
+/* Sets the weight decays of v[n]. Reads at most n members: a file may repeat a group. */
 static void read_decays(const struct pickle *p, struct numbered_name *v, int64_t n)
 {
 	int64_t left = n;
 	struct pickle_each groups, it;
 	uint32_t group, id;
-	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	pickle_begin(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (left > 0 && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_field(p, group, "weight_decay");
-		pickle_each(&it, p, pickle_field(p, group, "params"));
+		pickle_begin(&it, p, pickle_field(p, group, "params"));
 		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
 			pickle_next(&it, &id);
 			left--) {
-			struct numbered_name *found = find_number(v, n, p, id);
+			struct numbered_name *found = find_numbered_name(v, n, p, id);
 			if (found)
-				found->decay = p->nodes[decay].is.real;
+				found->decay = p->nodes[decay].as.real;
 		}
 	}
 }
@@ -113,13 +112,13 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	int rc = storages_describe(a, node, &d, &x.b, t->e);
 	if (rc) /* (a step may be a plain number) */
 		return rc < 0 ? -1 : 0;
-	bool plain = text && !memchr(text, 0, n);
+	bool is_plain = text && !memchr(text, 0, n);
 	for (int i = d.ndim - 1; i >= 0; i--) {
-		plain = plain && (d.dims[i] == 1 || d.stride[i] == n_elements);
+		is_plain = is_plain && (d.dims[i] == 1 || d.stride[i] == n_elements);
 		n_elements *= d.dims[i];
 	}
 	x.n = n_elements;
-	if (!plain)
+	if (!is_plain)
 		return err_set(t->e, EX_UNAVAILABLE,
 			"%s: an optimizer tensor has an invalid name, or is not contiguous",
 			t->f->parts->files[rank]);
@@ -134,6 +133,7 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 	return 0;
 }
 
+/* Appends the states in the optimizer file of a rank to t->states. */
 static int read_rank(struct nanotron *t, int64_t rank)
 {
 	struct archive a;
@@ -143,22 +143,23 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	if (storages_open(t->f, (int32_t)rank, &a, t->e))
 		return -1;
 	const struct pickle *p = &a.tree;
-	scoped_ptr struct numbered_name *names = read_names(p, &n_names);
+	scoped_ptr struct numbered_name *names = list_numbered_names(p, &n_names);
 	uint32_t dict = pickle_get(p, p->root, "state");
 	int rc = 0;
 	read_decays(p, names, n_names);
-	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node)) {
-		const struct numbered_name *found = find_number(names, n_names, p, key);
+		const struct numbered_name *found =
+			find_numbered_name(names, n_names, p, key);
 		for (enum kind k = EXP_AVG; k < KINDS && !rc; k++)
 			rc = found ? add_state(t, rank, &a, found, k,
 					     pickle_field(p, node, kinds[k]))
 				   : err_set(t->e, EX_DATAERR,
-					     "%s: a parameter with optimizer state is not in names",
+					     "%s: names lacks a parameter that has optimizer state",
 					     a.zip.name);
 	}
 	dict = pickle_get(p, p->root, "gradient_accumulator");
-	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
 		rc = add_state(
 			t, rank, &a, &(struct numbered_name){.name = key}, FP32, node);
@@ -166,7 +167,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	return rc;
 }
 
-static int by_parameter(const void *a, const void *b)
+static int by_parameter_and_rank(const void *a, const void *b)
 {
 	const struct state *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
@@ -185,7 +186,7 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 	int64_t low = 0, high = t->n_states, n = 0;
 	while (low < high) {
 		int64_t middle = low + (high - low) / 2;
-		if (by_parameter(&t->states[middle], &key) < 0)
+		if (by_parameter_and_rank(&t->states[middle], &key) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -196,8 +197,6 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 		n++;
 	return n;
 }
-
-/* ---- items ----------------------------------------------------------------------------------- */
 
 /* A box of the whole tensor, and where its elements are stored. */
 struct box {
@@ -271,14 +270,15 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 	return !found || from == size
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
-				 "%s: the optimizer state of %s has %s elements than the "
-				 "%lld of rank tp %lld's part: files of several runs?",
+				 "%s: the optimizer state of %s has %s elements than its "
+				 "%lld parameters on tp rank %lld: files of several runs?",
 				 t->f->path, x->name, from < size ? "fewer" : "more",
 				 (long long)size, (long long)tp);
 }
 
-static int begin_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
-	const struct nanotron_part *of)
+/* Appends an item without chunks for a parameter, or for its state. `part`: NULL for a scalar. */
+static int add_empty_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
+	const struct nanotron_part *part)
 {
 	scoped_str text = {0};
 	if (kind == FP32)
@@ -290,35 +290,35 @@ static int begin_item(struct nanotron *t, const char *name, enum kind kind, int 
 		return -1;
 	item->kind = TORCH_TENSOR;
 	item->dtype = dtype;
-	item->ndim = of ? of->tensor.ndim : 0;
-	if (of)
-		memcpy(item->dims, of->whole, sizeof(item->dims));
+	item->ndim = part ? part->tensor.ndim : 0;
+	if (part)
+		memcpy(item->dims, part->whole, sizeof(item->dims));
 	return 0;
 }
 
-static void add_chunk(struct nanotron *t, const struct box *b, bool archive)
+static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 {
 	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
 	c->file = b->file;
 	c->node = b->entry;
 	c->at = b->at;
-	if (!archive)
+	if (!in_archive)
 		chunk_set_place(c, b->at);
 }
 
 static int add_tensor_item(struct nanotron *t, const struct nanotron_part *x,
-	enum kind kind, int dtype, struct boxes *boxes, bool archive)
+	enum kind kind, int dtype, struct boxes *boxes, bool in_archive)
 {
-	if (begin_item(t, x->name, kind, dtype, x))
+	if (add_empty_item(t, x->name, kind, dtype, x))
 		return -1;
 	if (boxes->n)
 		qsort(boxes->v, (size_t)boxes->n, sizeof(*boxes->v), by_begin);
 	for (int64_t i = 0; i < boxes->n; i++)
-		add_chunk(t, &boxes->v[i], archive);
+		add_chunk(t, &boxes->v[i], in_archive);
 	return 0;
 }
 
-/* Appends a parameter of n parts (in fp32, if the optimizer has it), or a kind of its state. */
+/* Appends a parameter of n parts (in fp32 if the optimizer has it), or a tensor of its state. */
 static int add_item(
 	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
@@ -328,8 +328,8 @@ static int add_item(
 	int64_t pp = find_states(t, x->name, kind, &s) ? s->pp : 0;
 	for (int64_t i = 0; i < n && !rc; i++)
 		rc = add_states(t, &x[i], kind, pp, x[i].tp, &boxes, &dtype);
-	bool archive = dtype >= 0;
-	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
+	bool in_archive = dtype >= 0;
+	for (int64_t i = 0; i < n && !rc && kind == FP32 && !in_archive; i++) {
 		struct buffer b = {.file = x[i].file,
 			.dtype = safetensors_dtype(&x[i].tensor),
 			.at = x[i].tensor.offset,
@@ -338,29 +338,30 @@ static int add_item(
 			b.n *= x[i].tensor.dims[k];
 		if (i && safetensors_dtype(&x[i].tensor) != safetensors_dtype(&x->tensor))
 			rc = err_set(t->e, EX_DATAERR,
-				"%s: dtype differs from the other files",
+				"%s: the dtype differs from the other files",
 				t->f->parts->files[b.file]);
 		add_boxes(&boxes, &x[i], &b, 0);
 	}
-	if (!rc && (archive || kind == FP32))
+	if (!rc && (in_archive || kind == FP32))
 		rc = add_tensor_item(t, x, kind,
-			archive ? dtype : safetensors_dtype(&x->tensor), &boxes, archive);
+			in_archive ? dtype : safetensors_dtype(&x->tensor), &boxes,
+			in_archive);
 	free(boxes.v);
 	return rc;
 }
 
-/* Moves the last item, saved by `copy`, to the copies. `whole`: the ranks' names have tp. */
+/* Moves the last item, saved by `copy`, to the copies. `is_whole`: name the tp ranks, too. */
 static void move_to_copies(struct nanotron *t, const struct state *copy,
-	const struct state *first, bool whole)
+	const struct state *first, bool is_whole)
 {
 	const int64_t *n = t->ranks[0].sizes;
 	char text[2][64];
 	for (int i = 0; i < 2; i++) {
 		const struct state *s = i ? first : copy;
-		int at = n[0] > 1 || !whole ? snprintf(text[i], sizeof(text[i]),
-						      "pp %lld", (long long)s->pp)
-					    : 0;
-		if (whole)
+		int at = n[0] > 1 || !is_whole ? snprintf(text[i], sizeof(text[i]),
+							 "pp %lld", (long long)s->pp)
+					       : 0;
+		if (is_whole)
 			at += snprintf(text[i] + at, sizeof(text[i]) - (size_t)at,
 				"%stp %lld", at ? " " : "", (long long)s->tp);
 		if (copy->kind == STEP && n[1] > 1)
@@ -370,26 +371,28 @@ static void move_to_copies(struct nanotron *t, const struct state *copy,
 	items_move_to_copies(t->f, text[0], text[1]);
 }
 
-/* Appends copies of n parts from other pipeline stages, and from other tp ranks if not sharded. */
+/* Appends copies of a parameter of n parts, or of its state, that other pipeline stages saved, and
+ * other tp ranks if it is not sharded. */
 static int add_copies(
 	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
 	const struct state *s;
 	int64_t n_states = find_states(t, x->name, kind, &s);
-	bool whole = n == 1 && !memcmp(x->whole, x->tensor.dims, sizeof(x->whole));
+	bool is_whole = n == 1 && !memcmp(x->whole, x->tensor.dims, sizeof(x->whole));
 	for (int64_t i = 1; i < n_states; i++) {
 		struct boxes boxes = {0};
 		int dtype = -1, rc = 0;
-		bool same = s[i].pp == s[i - 1].pp && (!whole || s[i].tp == s[i - 1].tp);
-		if (same || (s[i].pp == s->pp && (!whole || s[i].tp == x->tp)))
+		bool same =
+			s[i].pp == s[i - 1].pp && (!is_whole || s[i].tp == s[i - 1].tp);
+		if (same || (s[i].pp == s->pp && (!is_whole || s[i].tp == x->tp)))
 			continue;
 		for (int64_t k = 0; k < n && !rc; k++)
 			rc = add_states(t, &x[k], kind, s[i].pp,
-				whole ? s[i].tp : x[k].tp, &boxes, &dtype);
+				is_whole ? s[i].tp : x[k].tp, &boxes, &dtype);
 		if (!rc && dtype >= 0)
 			rc = add_tensor_item(t, x, kind, dtype, &boxes, true);
 		if (!rc && dtype >= 0)
-			move_to_copies(t, &s[i], s, whole);
+			move_to_copies(t, &s[i], s, is_whole);
 		free(boxes.v);
 		if (rc)
 			return -1;
@@ -405,7 +408,7 @@ static int add_step(struct nanotron *t, const struct nanotron_part *x)
 	for (int64_t i = 0; i < n; i++) {
 		if (s[i].n != 1)
 			continue;
-		if (begin_item(t, x->name, STEP, s[i].b.dtype, NULL))
+		if (add_empty_item(t, x->name, STEP, s[i].b.dtype, NULL))
 			return -1;
 		add_chunk(t,
 			&(struct box){.at = s[i].b.at,
@@ -446,10 +449,10 @@ static int add_decays(struct nanotron *t)
 	const struct pickle *p = &t->f->parts->archive.tree;
 	struct pickle_each groups;
 	uint32_t group, nodes[MAX_GROUPS], n = 0;
-	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
+	pickle_begin(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (n < MAX_GROUPS && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_field(p, group, "weight_decay"), k = 0;
-		while (k < n && p->nodes[nodes[k]].is.real != p->nodes[decay].is.real)
+		while (k < n && p->nodes[nodes[k]].as.real != p->nodes[decay].as.real)
 			k++;
 		if (k == n && pickle_kind(p, decay) == PICKLE_REAL)
 			nodes[n++] = decay;
@@ -458,7 +461,7 @@ static int add_decays(struct nanotron *t)
 		const struct state *x = &t->states[i];
 		scoped_str name = {0};
 		uint32_t k = 0;
-		while (k < n && p->nodes[nodes[k]].is.real != x->decay)
+		while (k < n && p->nodes[nodes[k]].as.real != x->decay)
 			k++;
 		if (k == n || x->kind != EXP_AVG ||
 			(i && !strcmp(x[-1].name, x->name) && x[-1].kind == x->kind))
@@ -472,9 +475,8 @@ static int add_decays(struct nanotron *t)
 	return 0;
 }
 
-/* ---- interface ------------------------------------------------------------------------------- */
-
-static int read_all(struct nanotron *t)
+/* Reads the files of all ranks, and appends all items. */
+static int read_files(struct nanotron *t)
 {
 	struct torch_parts *p = t->f->parts;
 	int rc = nanotron_list_ranks(t);
@@ -488,24 +490,25 @@ static int read_all(struct nanotron *t)
 	for (int64_t i = 0; i < t->n_ranks && !rc; i++)
 		rc = read_rank(t, i);
 	if (t->n_states)
-		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
+		qsort(t->states, (size_t)t->n_states, sizeof(*t->states),
+			by_parameter_and_rank);
 	rc = rc || add_items(t) ? -1 : 0;
 	/* (the groups of all ranks have the same options) */
 	if (!rc && t->n_ranks)
 		rc = archive_open_path(&p->archive, p->files[0], t->e) ||
-		     torch_file_walk(t->f,
+		     torch_file_add_items(t->f,
 			     pickle_get(&p->archive.tree, p->archive.tree.root,
 				     "param_groups"),
 			     "optimizer.param_groups", t->e);
 	if (!rc && t->n_ranks)
 		rc = add_decays(t);
-	return rc || items_end(t->f, t->e) ? -1 : 0;
+	return rc || items_finish(t->f, t->e) ? -1 : 0;
 }
 
 static int nanotron_open(struct torch_file *f, struct err *e)
 {
 	struct nanotron t = {.f = f, .e = e};
-	int rc = read_all(&t);
+	int rc = read_files(&t);
 	for (int64_t i = 0; i < t.n_parts; i++) {
 		free(t.parts[i].name);
 		free(t.parts[i].slices);
@@ -522,4 +525,4 @@ static int nanotron_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_nanotron = {
-	.is_in = nanotron_is_in, .open = nanotron_open};
+	.matches = nanotron_matches, .open = nanotron_open};

@@ -39,9 +39,10 @@ struct nanotron {
 
 /* ---- nanotron_files.c: lists the files by name, and reads the headers of model files --------- */
 
-/* Lists the optimizer files of all ranks, sorted, first in t->paths. Fails if one is missing. */
+/* Lists the optimizer files of all ranks, sorted, in t->ranks, and appends their paths to t->paths.
+ * Fails if one is missing. */
 int nanotron_list_ranks(struct nanotron *t);
-/* Lists the model files below a directory. `name`: prefix of the names of its tensors. */
+/* Appends the model files below a directory. `name`: prefix of the tensor names. */
 int nanotron_list_parts(
 	struct nanotron *t, const char *directory, const char *name, int depth);
 /* Reads the header of a model file. */

@@ -5,7 +5,7 @@
 
 /* ---- file names ------------------------------------------------------------------------------ */
 
-/* Parses KEY, a rank, "-of-" and a size; moves *text past them. */
+/* Parses KEY, a rank, "-of-" and a size, and moves *text past them. */
 static bool parse_rank(const char **text, const char *key, int64_t *rank, int64_t *size)
 {
 	enum { MAX_DIGITS = 6 }; /* (the product of three sizes must fit) */
@@ -26,8 +26,8 @@ static bool parse_rank(const char **text, const char *key, int64_t *rank, int64_
 	return *rank < *size;
 }
 
-/* Parses the name of an optimizer file. Returns false if it is not one. */
-static bool read_rank_name(const char *name, struct nanotron_rank *r, bool *experts)
+/* Parses the name of an optimizer file. Sets *has_experts if it names several expert ranks. */
+static bool parse_rank_name(const char *name, struct nanotron_rank *r, bool *has_experts)
 {
 	static const char begin[] = "optimizer_";
 	const char *at = name + strlen(begin);
@@ -41,7 +41,7 @@ static bool read_rank_name(const char *name, struct nanotron_rank *r, bool *expe
 	if (!parse_rank(&at, "_tp-", &r->tp, &r->sizes[2]))
 		return false;
 	parse_rank(&at, "_exp-", &expert, &size);
-	*experts |= size > 1;
+	*has_experts |= size > 1;
 	return !strcmp(at, ".pt");
 }
 
@@ -95,12 +95,12 @@ int nanotron_list_ranks(struct nanotron *t)
 {
 	scoped_str path = {0};
 	struct dirent *entry;
-	bool experts = false;
+	bool has_experts = false;
 	str_printf(&path, "%s/optimizer", t->f->path);
 	scoped_dir *d = opendir(path.s);
 	while (d && (entry = readdir(d))) {
 		struct nanotron_rank r;
-		if (!read_rank_name(entry->d_name, &r, &experts))
+		if (!parse_rank_name(entry->d_name, &r, &has_experts))
 			continue;
 		r.name = xstrdup(entry->d_name);
 		t->ranks = xgrow(t->ranks, t->n_ranks, sizeof(*t->ranks));
@@ -113,7 +113,7 @@ int nanotron_list_ranks(struct nanotron *t)
 		str_printf(&path, "%s/optimizer/%s", t->f->path, t->ranks[i].name);
 		strs_add(&t->paths, path.s);
 	}
-	return experts ? reject_experts(t) : check_ranks(t);
+	return has_experts ? reject_experts(t) : check_ranks(t);
 }
 
 int nanotron_list_parts(
@@ -125,30 +125,30 @@ int nanotron_list_parts(
 	scoped_dir *d = opendir(directory);
 	int rc = 0;
 	while (d && !rc && (entry = readdir(d))) {
-		scoped_str own = {0};
+		scoped_str tensor_name = {0};
 		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
 		int64_t pp = 0, size = 1;
 		scoped_ptr char *path = text_printf("%s/%s", directory, file);
 		if (*file != '.' && file_is_directory(path)) {
-			str_printf(&own, "%s%s.", name, file);
-			rc = depth < MAX_DEPTH
-				     ? nanotron_list_parts(t, path, own.s, depth + 1)
-				     : 0;
+			str_printf(&tensor_name, "%s%s.", name, file);
+			rc = depth < MAX_DEPTH ? nanotron_list_parts(t, path,
+							 tensor_name.s, depth + 1)
+					       : 0;
 		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
 			struct nanotron_part x = {.file = (int32_t)t->paths.n};
 			const char *at =
 				ranks ? ranks : file + strlen(file) - strlen(end);
-			str_printf(&own, "%s%.*s", name,
+			str_printf(&tensor_name, "%s%.*s", name,
 				(int)(at - file - (int)strlen(begin)),
 				file + strlen(begin));
 			if (ranks && (!parse_rank(&at, "_pp-rank-", &pp, &size) ||
 					     !parse_rank(&at, "_tp-rank-", &x.tp, &size)))
 				rc = err_set(t->e, EX_DATAERR,
-					"%s: the file name has no valid rank", path);
+					"%s: the file name lacks a valid rank", path);
 			else if (strcmp(at, end) != 0)
 				rc = reject_experts(t);
 			strs_add(&t->paths, path);
-			x.name = xstrdup(own.s);
+			x.name = xstrdup(tensor_name.s);
 			t->parts = xgrow(t->parts, t->n_parts, sizeof(*t->parts));
 			t->parts[t->n_parts++] = x;
 		}
@@ -161,10 +161,10 @@ int nanotron_list_parts(
 /* Parses an integer, np.int64(integer), or None, which stands for `none`. */
 static bool parse_integer(const char **text, int64_t none, int64_t *out)
 {
-	static const char of_numpy[] = "np.int64(";
+	static const char numpy_prefix[] = "np.int64(";
 	enum { MAX_DIGITS = 15 };
-	bool numpy = !strncmp(*text, of_numpy, strlen(of_numpy));
-	const char *at = *text + (numpy ? strlen(of_numpy) : 0);
+	bool numpy = !strncmp(*text, numpy_prefix, strlen(numpy_prefix));
+	const char *at = *text + (numpy ? strlen(numpy_prefix) : 0);
 	size_t n = strspn(at, "0123456789");
 	*out = none;
 	if (!strncmp(at, "None", 4))
@@ -180,15 +180,16 @@ static bool parse_integer(const char **text, int64_t none, int64_t *out)
 	return true;
 }
 
+/* Moves *text past the character c if that is next. */
 static bool accept_char(const char **text, char c)
 {
-	bool is = **text == c;
-	*text += is;
-	return is;
+	bool matches = **text == c;
+	*text += matches;
+	return matches;
 }
 
 /* Parses unsharded_shape: "(96, 32)". */
-static bool read_shape(const char *text, int ndim, int64_t *dims)
+static bool parse_shape(const char *text, int ndim, int64_t *dims)
 {
 	if (!accept_char(&text, '('))
 		return false;
@@ -220,7 +221,7 @@ static bool parse_box(
 }
 
 /* Parses local_global_slices_pairs, LOCAL#GLOBAL;LOCAL#GLOBAL... Local slices are whole rows. */
-static bool read_slices(struct nanotron_part *x, const char *text)
+static bool parse_slices(struct nanotron_part *x, const char *text)
 {
 	enum { MAX_SLICES = 1 << 16 };
 	do {
@@ -244,8 +245,8 @@ static bool read_slices(struct nanotron_part *x, const char *text)
 	return !*text;
 }
 
-/* Sets the slice of a tensor that is not sharded. */
-static void set_whole(struct nanotron_part *x)
+/* Sets the shape and the only slice of a tensor that is not sharded. */
+static void set_whole_slice(struct nanotron_part *x)
 {
 	x->slices = xcalloc(1, sizeof(*x->slices));
 	x->n_slices = 1;
@@ -261,7 +262,7 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 	int fd = items_fd(t->f, x->file, t->e);
 	if (fd < 0 || safetensors_header(&h, fd, path, t->e))
 		return -1;
-	items_allow(t->f, h.size);
+	items_grant(t->f, h.size);
 	const char *slices = safetensors_metadata(&h, "local_global_slices_pairs");
 	const char *shape = safetensors_metadata(&h, "unsharded_shape");
 	bool ok = h.n == 1 && !strcmp(h.tensors[0].name, "data");
@@ -271,13 +272,13 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 	ok = ok && safetensors_dtype(&x->tensor) >= 0 && x->tensor.ndim &&
 	     shape_fits(x->tensor.dims, x->tensor.ndim);
 	if (ok && slices && shape)
-		ok = read_shape(shape, x->tensor.ndim, x->whole) &&
-		     shape_fits(x->whole, x->tensor.ndim) && read_slices(x, slices);
+		ok = parse_shape(shape, x->tensor.ndim, x->whole) &&
+		     shape_fits(x->whole, x->tensor.ndim) && parse_slices(x, slices);
 	else if (ok)
-		set_whole(x);
+		set_whole_slice(x);
 	safetensors_header_free(&h);
 	return ok ? 0
 		  : err_set(t->e, EX_DATAERR,
-			    "%s: the dtype, shape or slices of its tensor are invalid",
+			    "%s: the dtype, shape or slices of the tensor are invalid",
 			    path);
 }

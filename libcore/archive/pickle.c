@@ -4,49 +4,16 @@
 #include "base/file.h"
 
 /* Opcodes, with the names of pickletools. */
-enum {
-	PROTO = 0x80,
-	FRAME = 0x95,
-	STOP = '.',
-	MARK = '(',
-	POP = '0',
-	EMPTY_TUPLE = ')',
-	EMPTY_LIST = ']',
-	EMPTY_DICT = '}',
-	EMPTY_SET = 0x8f,
-	TUPLE = 't',
-	TUPLE1 = 0x85,
-	TUPLE2 = 0x86,
-	TUPLE3 = 0x87,
-	NONE = 'N',
-	NEWTRUE = 0x88,
-	NEWFALSE = 0x89,
-	BININT = 'J',
-	BININT1 = 'K',
-	BININT2 = 'M',
-	LONG1 = 0x8a,
-	BINFLOAT = 'G',
-	BINUNICODE = 'X',
-	SHORT_BINUNICODE = 0x8c,
-	BINBYTES = 'B',
-	SHORT_BINBYTES = 'C',
-	GLOBAL = 'c',
-	STACK_GLOBAL = 0x93,
-	BINPUT = 'q',
-	LONG_BINPUT = 'r',
-	MEMOIZE = 0x94,
-	BINGET = 'h',
-	LONG_BINGET = 'j',
-	APPEND = 'a',
-	APPENDS = 'e',
-	ADDITEMS = 0x90,
-	SETITEM = 's',
-	SETITEMS = 'u',
-	NEWOBJ = 0x81,
-	REDUCE = 'R',
-	BUILD = 'b',
-	BINPERSID = 'Q',
-};
+enum { PROTO = 0x80, FRAME = 0x95, STOP = '.', MARK = '(', POP = '0' };
+enum { EMPTY_TUPLE = ')', EMPTY_LIST = ']', EMPTY_DICT = '}', EMPTY_SET = 0x8f };
+enum { TUPLE = 't', TUPLE1 = 0x85, TUPLE2 = 0x86, TUPLE3 = 0x87 };
+enum { NONE = 'N', NEWTRUE = 0x88, NEWFALSE = 0x89 };
+enum { BININT = 'J', BININT1 = 'K', BININT2 = 'M', LONG1 = 0x8a, BINFLOAT = 'G' };
+enum { BINUNICODE = 'X', SHORT_BINUNICODE = 0x8c, BINBYTES = 'B', SHORT_BINBYTES = 'C' };
+enum { GLOBAL = 'c', STACK_GLOBAL = 0x93, BINPERSID = 'Q' };
+enum { NEWOBJ = 0x81, REDUCE = 'R', BUILD = 'b' };
+enum { BINPUT = 'q', LONG_BINPUT = 'r', MEMOIZE = 0x94, BINGET = 'h', LONG_BINGET = 'j' };
+enum { APPEND = 'a', APPENDS = 'e', ADDITEMS = 0x90, SETITEM = 's', SETITEMS = 'u' };
 
 /* Limits. Python writes at least 3 bytes for a value that gets a node; FREE_NODES covers a few
  * smaller values at the start. Node indices have 32 bits. */
@@ -54,10 +21,10 @@ enum { BYTES_PER_NODE = 3, FREE_NODES = 1 << 16, MAX_FIELDS = 256 };
 enum { MAX_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
 #define MAX_NODES ((uint32_t)1 << 31)
 #define NO_NODE UINT32_MAX
-#define MARKED (UINT32_MAX - 1) /* on the stack */
+#define MARKED (UINT32_MAX - 1) /* a mark on the stack */
 
 /* Nodes of constants. (None is node 0.) */
-enum { THE_FALSE = 1, THE_TRUE, THE_EMPTY_TUPLE };
+enum { NODE_FALSE = 1, NODE_TRUE, NODE_EMPTY_TUPLE };
 /* Kinds of globals, in node.n. Calls of the last two become containers, others stay opaque. */
 enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
 
@@ -68,7 +35,7 @@ struct machine {
 	size_t n_bytes, at, begin, end;
 	unsigned char *piece; /* buffer for a piece of the file, or NULL */
 	int fd;
-	bool unreadable; /* with *e set */
+	bool read_failed; /* reading the file failed; *e is set */
 	uint32_t *stack, *memo;
 	int64_t n_stack, stack_capacity, n_memo, memo_capacity;
 	uint32_t node_capacity;
@@ -80,16 +47,16 @@ struct machine {
 
 static int reject(struct machine *m, const char *why)
 {
-	if (m->unreadable)
+	if (m->read_failed)
 		return -1;
 	return err_set(m->e, EX_DATAERR,
-		"%s: not a torch pickle, or damaged: %s at byte %zu", m->p->name, why,
-		m->at);
+		"%s: not a pickle of torch.save(), or damaged: %s at byte %zu",
+		m->p->name, why, m->at);
 }
 
 /* ---- nodes ------------------------------------------------------------------------- */
 
-/* Returns NO_NODE if there are too many. */
+/* Appends a node. Returns NO_NODE if there are too many. */
 static uint32_t add_node(struct machine *m, enum pickle_kind kind, uint32_t n)
 {
 	struct pickle *p = m->p;
@@ -118,22 +85,22 @@ static void reserve_links(struct machine *m, uint64_t n)
 static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint32_t n)
 {
 	struct pickle *p = m->p;
-	uint64_t place = p->n_links;
+	uint64_t begin = p->n_links;
 	if (!n)
 		return 0;
-	if (place + 2 + n > UINT32_MAX || p->nodes[node].n > UINT32_MAX - n)
+	if (begin + 2 + n > UINT32_MAX || p->nodes[node].n > UINT32_MAX - n)
 		return -1;
 	reserve_links(m, (uint64_t)n + 2);
-	p->links[place] = n;
-	p->links[place + 1] = 0;
-	memcpy(p->links + place + 2, x, n * sizeof(*x));
+	p->links[begin] = n;
+	p->links[begin + 1] = 0;
+	memcpy(p->links + begin + 2, x, n * sizeof(*x));
 	p->n_links += (uint64_t)n + 2;
 	struct pickle_node *to = &p->nodes[node];
 	if (to->n)
-		p->links[to->is.link[1] + 1] = (uint32_t)place;
+		p->links[to->as.link[1] + 1] = (uint32_t)begin;
 	else
-		to->is.link[0] = (uint32_t)place;
-	to->is.link[1] = (uint32_t)place;
+		to->as.link[0] = (uint32_t)begin;
+	to->as.link[1] = (uint32_t)begin;
 	to->n += n;
 	return 0;
 }
@@ -155,13 +122,13 @@ static int push(struct machine *m, uint32_t node)
 static int push_integer(struct machine *m, int64_t x)
 {
 	uint64_t hash = (uint64_t)x * 0x9e3779b97f4a7c15u;
-	uint32_t *kept = &m->ints[hash >> 52];
-	if (*kept && m->p->nodes[*kept].is.integer == x)
-		return push(m, *kept);
+	uint32_t *cached = &m->ints[hash >> 52];
+	if (*cached && m->p->nodes[*cached].as.integer == x)
+		return push(m, *cached);
 	uint32_t node = add_node(m, PICKLE_INT, 0);
 	if (node != NO_NODE) {
-		m->p->nodes[node].is.integer = x;
-		*kept = node;
+		m->p->nodes[node].as.integer = x;
+		*cached = node;
 	}
 	return push(m, node);
 }
@@ -171,13 +138,13 @@ static int push_links(
 {
 	uint32_t node = add_node(m, kind, n);
 	if (node != NO_NODE) {
-		m->p->nodes[node].is.link[0] = a;
-		m->p->nodes[node].is.link[1] = b;
+		m->p->nodes[node].as.link[0] = a;
+		m->p->nodes[node].as.link[1] = b;
 	}
 	return push(m, node);
 }
 
-/* Returns the top n values, which stay on the stack; NULL if fewer are above the last mark. */
+/* Returns the top n values and leaves them; NULL if fewer are above the last mark. */
 static const uint32_t *top_values(struct machine *m, int64_t n)
 {
 	if (m->n_stack < n)
@@ -188,7 +155,7 @@ static const uint32_t *top_values(struct machine *m, int64_t n)
 	return m->stack + (m->n_stack - n);
 }
 
-/* Returns the values above the last mark, which stay on the stack; NULL if there is no mark. */
+/* Returns the values above the last mark and leaves them; NULL if there is no mark. */
 static const uint32_t *above_mark(struct machine *m, int64_t *n)
 {
 	*n = 0;
@@ -197,21 +164,23 @@ static const uint32_t *above_mark(struct machine *m, int64_t *n)
 	return *n < m->n_stack ? m->stack + (m->n_stack - *n) : NULL;
 }
 
+/* Replaces the top `pop` entries of the stack by a tuple of x[n]. */
 static int push_tuple(struct machine *m, const uint32_t *x, int64_t n, int64_t pop)
 {
 	if (!x)
 		return reject(m, "too few values for a tuple");
-	uint32_t some[INLINED] = {n > 0 ? x[0] : 0, n > 1 ? x[1] : 0};
+	uint32_t inlined[INLINED] = {n > 0 ? x[0] : 0, n > 1 ? x[1] : 0};
 	uint32_t node = add_node(m, PICKLE_TUPLE, n > INLINED ? 0 : (uint32_t)n);
 	if (node == NO_NODE || (n > INLINED && add_members(m, node, x, (uint32_t)n)))
 		return reject(m, "too many values");
 	if (n <= INLINED)
-		memcpy(m->p->nodes[node].is.link, some, sizeof(some));
+		memcpy(m->p->nodes[node].as.link, inlined, sizeof(inlined));
 	m->n_stack -= pop;
 	return push(m, node);
 }
 
-/* Moves the top n values to the container below them and `mark` marks. An object drops them. */
+/* Moves the top n values to the container below them and below `mark` marks. An object drops the
+ * values. */
 static int append_values(struct machine *m, int64_t n, int mark, unsigned kinds)
 {
 	int64_t below = m->n_stack - n - mark - 1;
@@ -245,7 +214,7 @@ static int append_top(struct machine *m, int64_t n, unsigned kinds)
 
 /* ---- bytes ------------------------------------------------------------------------- */
 
-/* Reads the next n bytes or more. (With mmap, truncation of the file would kill the program.) */
+/* Reads the next n bytes or more. (mmap is not used: if the file shrinks, it raises SIGBUS.) */
 static int read_piece(struct machine *m, size_t n)
 {
 	enum { PIECE = 1 << 20 };
@@ -255,9 +224,9 @@ static int read_piece(struct machine *m, size_t n)
 	m->bytes = m->piece;
 	m->begin = m->at;
 	m->end = m->at + size;
-	m->unreadable =
+	m->read_failed =
 		file_read_at(m->fd, m->p->name, m->piece, size, (int64_t)m->at, m->e);
-	return m->unreadable ? -1 : 0;
+	return m->read_failed ? -1 : 0;
 }
 
 /* Returns the next n bytes, valid until the next call; NULL if fewer are left. */
@@ -283,10 +252,10 @@ static int next_number(struct machine *m, int width, uint64_t *out)
 static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 {
 	struct pickle *p = m->p;
-	uint32_t *kept = &m->texts[hash_bytes(text, n, 0) & (TEXT_CACHE - 1)];
-	const struct pickle_node *x = &p->nodes[*kept];
-	if (*kept && x->n == n && !memcmp(p->texts + x->is.at, text, n))
-		return push(m, *kept);
+	uint32_t *cached = &m->texts[hash_bytes(text, n, 0) & (TEXT_CACHE - 1)];
+	const struct pickle_node *x = &p->nodes[*cached];
+	if (*cached && x->n == n && !memcmp(p->texts + x->as.at, text, n))
+		return push(m, *cached);
 	if (p->n_texts + n > m->text_capacity || !p->texts) {
 		m->text_capacity = (p->n_texts + n) * 2 + 64;
 		p->texts = xrealloc(p->texts, m->text_capacity);
@@ -294,8 +263,8 @@ static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 	memcpy(p->texts + p->n_texts, text, n);
 	uint32_t node = add_node(m, PICKLE_TEXT, (uint32_t)n);
 	if (node != NO_NODE) {
-		p->nodes[node].is.at = p->n_texts;
-		*kept = node;
+		p->nodes[node].as.at = p->n_texts;
+		*cached = node;
 	}
 	p->n_texts += n;
 	return push(m, node);
@@ -342,11 +311,12 @@ static int push_real(struct machine *m)
 		bits = bits << 8 | x[i];
 	uint32_t node = add_node(m, PICKLE_REAL, 0);
 	if (node != NO_NODE)
-		memcpy(&m->p->nodes[node].is.real, &bits, sizeof(bits));
+		memcpy(&m->p->nodes[node].as.real, &bits, sizeof(bits));
 	return push(m, node);
 }
 
-static int push_line(struct machine *m)
+/* Pushes the text up to the next newline. */
+static int push_text_line(struct machine *m)
 {
 	enum { LONGEST = 4096 };
 	size_t n = (size_t)min64((int64_t)(m->n_bytes - m->at), LONGEST);
@@ -379,6 +349,8 @@ static int push_global(struct machine *m)
 	return 0;
 }
 
+/* Replaces a function and its arguments on the stack by an object, or by the container that a call
+ * of OrderedDict or torch.Size returns. */
 static int push_object(struct machine *m)
 {
 	const uint32_t *x = top_values(m, 2);
@@ -391,13 +363,13 @@ static int push_object(struct machine *m)
 	if (known && f->n == ORDERED_DICT && a->n == 0)
 		return push(m, add_node(m, PICKLE_DICT, 0));
 	if (known && f->n == SIZE && a->n == 1 &&
-		pickle_kind(m->p, a->is.link[0]) == PICKLE_TUPLE)
-		return push(m, a->is.link[0]);
+		pickle_kind(m->p, a->as.link[0]) == PICKLE_TUPLE)
+		return push(m, a->as.link[0]);
 	return push_links(m, PICKLE_OBJECT, 0, called, arguments);
 }
 
 /* Sets the state of an object. Drops the state of anything else (an OrderedDict's _metadata). */
-static int build(struct machine *m)
+static int set_object_state(struct machine *m)
 {
 	const uint32_t *x = top_values(m, 2);
 	if (!x)
@@ -410,7 +382,7 @@ static int build(struct machine *m)
 
 /* Stores the top value in the memo. pickle.py numbers values consecutively; a much larger number
  * would take memory for all numbers in between. */
-static int memo_put(struct machine *m, uint64_t number)
+static int store_in_memo(struct machine *m, uint64_t number)
 {
 	const uint32_t *x = top_values(m, 1);
 	if (!x || number > (uint64_t)m->n_memo + 1)
@@ -427,16 +399,17 @@ static int memo_put(struct machine *m, uint64_t number)
 	return 0;
 }
 
-static int memo_get(struct machine *m, uint64_t number)
+static int push_from_memo(struct machine *m, uint64_t number)
 {
 	if ((int64_t)number >= m->n_memo || m->memo[number] == NO_NODE)
-		return reject(m, "a missing memo entry");
+		return reject(m, "a reference to a missing memo entry");
 	return push(m, m->memo[number]);
 }
 
 /* ---- the machine ---------------------------------------------------------------------- */
 
-static int step_number(struct machine *m, int op)
+/* Executes an opcode for a number or the memo. */
+static int execute_number(struct machine *m, int op)
 {
 	uint64_t x;
 	switch (op) {
@@ -457,20 +430,21 @@ static int step_number(struct machine *m, int op)
 	case BINFLOAT:
 		return push_real(m);
 	case BINPUT:
-		return next_number(m, 1, &x) || memo_put(m, x) ? -1 : 0;
+		return next_number(m, 1, &x) || store_in_memo(m, x) ? -1 : 0;
 	case LONG_BINPUT:
-		return next_number(m, 4, &x) || memo_put(m, x) ? -1 : 0;
+		return next_number(m, 4, &x) || store_in_memo(m, x) ? -1 : 0;
 	case BINGET:
-		return next_number(m, 1, &x) || memo_get(m, x) ? -1 : 0;
+		return next_number(m, 1, &x) || push_from_memo(m, x) ? -1 : 0;
 	case LONG_BINGET:
-		return next_number(m, 4, &x) || memo_get(m, x) ? -1 : 0;
+		return next_number(m, 4, &x) || push_from_memo(m, x) ? -1 : 0;
 	default:
 		m->at--;
 		return reject(m, "unsupported opcode");
 	}
 }
 
-static int step_container(struct machine *m, int op)
+/* Executes an opcode for a container, a number or the memo. */
+static int execute_container(struct machine *m, int op)
 {
 	enum {
 		LISTS = 1 << PICKLE_LIST,
@@ -481,7 +455,7 @@ static int step_container(struct machine *m, int op)
 	const uint32_t *x;
 	switch (op) {
 	case EMPTY_TUPLE:
-		return push(m, THE_EMPTY_TUPLE);
+		return push(m, NODE_EMPTY_TUPLE);
 	case EMPTY_LIST:
 		return push(m, add_node(m, PICKLE_LIST, 0));
 	case EMPTY_DICT:
@@ -508,11 +482,11 @@ static int step_container(struct machine *m, int op)
 	case SETITEMS:
 		return append_marked(m, DICTS);
 	default:
-		return step_number(m, op);
+		return execute_number(m, op);
 	}
 }
 
-static int step(struct machine *m, int op)
+static int execute(struct machine *m, int op)
 {
 	switch (op) {
 	case MARK:
@@ -523,7 +497,7 @@ static int step(struct machine *m, int op)
 		return push(m, 0);
 	case NEWTRUE:
 	case NEWFALSE:
-		return push(m, op == NEWTRUE ? THE_TRUE : THE_FALSE);
+		return push(m, op == NEWTRUE ? NODE_TRUE : NODE_FALSE);
 	case BINUNICODE:
 		return push_bytes(m, PICKLE_TEXT, 4);
 	case SHORT_BINUNICODE:
@@ -533,31 +507,31 @@ static int step(struct machine *m, int op)
 	case SHORT_BINBYTES:
 		return push_bytes(m, PICKLE_BYTES, 1);
 	case GLOBAL:
-		return push_line(m) || push_line(m) || push_global(m) ? -1 : 0;
+		return push_text_line(m) || push_text_line(m) || push_global(m) ? -1 : 0;
 	case STACK_GLOBAL:
 		return push_global(m);
 	case MEMOIZE:
-		return memo_put(m, (uint64_t)m->n_memo);
+		return store_in_memo(m, (uint64_t)m->n_memo);
 	case NEWOBJ:
 	case REDUCE:
 		return push_object(m);
 	case BUILD:
-		return build(m);
+		return set_object_state(m);
 	case BINPERSID:
 		if (!top_values(m, 1))
 			return reject(m, "a persistent id without a value");
 		m->n_stack--;
 		return push_links(m, PICKLE_PERSISTENT, 0, m->stack[m->n_stack], 0);
 	default:
-		return step_container(m, op);
+		return execute_container(m, op);
 	}
 }
 
-static int run(struct machine *m)
+static int run_machine(struct machine *m)
 {
 	const unsigned char *op;
 	while ((op = next_bytes(m, 1)) && *op != STOP)
-		if (step(m, *op))
+		if (execute(m, *op))
 			return -1;
 	if (!op)
 		return reject(m, "unexpected end");
@@ -581,18 +555,18 @@ int pickle_parse(
 	reserve_links(m, 1);
 	add_node(m, PICKLE_NONE, 0);
 	add_node(m, PICKLE_BOOL, 0);
-	p->nodes[add_node(m, PICKLE_BOOL, 0)].is.integer = 1;
+	p->nodes[add_node(m, PICKLE_BOOL, 0)].as.integer = 1;
 	add_node(m, PICKLE_TUPLE, 0);
-	int rc = run(m);
+	int rc = run_machine(m);
 	free(m->piece);
 	free(m->stack);
 	free(m->memo);
 	if (rc)
-		pickle_free(p);
+		pickle_release(p);
 	return rc;
 }
 
-void pickle_free(struct pickle *p)
+void pickle_release(struct pickle *p)
 {
 	free(p->nodes);
 	free(p->links);
@@ -606,10 +580,10 @@ const char *pickle_text(const struct pickle *p, uint32_t node, size_t *n_bytes)
 {
 	const struct pickle_node *x = &p->nodes[node];
 	*n_bytes = x->n;
-	return x->kind == PICKLE_TEXT ? p->texts + x->is.at : NULL;
+	return x->kind == PICKLE_TEXT ? p->texts + x->as.at : NULL;
 }
 
-bool pickle_is(const struct pickle *p, uint32_t node, const char *text)
+bool pickle_is_text(const struct pickle *p, uint32_t node, const char *text)
 {
 	size_t n;
 	const char *s = pickle_text(p, node, &n);
@@ -619,7 +593,7 @@ bool pickle_is(const struct pickle *p, uint32_t node, const char *text)
 int pickle_int(const struct pickle *p, uint32_t node, int64_t *out)
 {
 	enum pickle_kind kind = pickle_kind(p, node);
-	*out = kind == PICKLE_INT || kind == PICKLE_BOOL ? p->nodes[node].is.integer : 0;
+	*out = kind == PICKLE_INT || kind == PICKLE_BOOL ? p->nodes[node].as.integer : 0;
 	return kind == PICKLE_INT || kind == PICKLE_BOOL ? 0 : -1;
 }
 
@@ -627,14 +601,14 @@ bool pickle_is_global(
 	const struct pickle *p, uint32_t node, const char *module, const char *name)
 {
 	const struct pickle_node *x = &p->nodes[node];
-	return x->kind == PICKLE_GLOBAL && pickle_is(p, x->is.link[1], name) &&
-	       pickle_is(p, x->is.link[0], module);
+	return x->kind == PICKLE_GLOBAL && pickle_is_text(p, x->as.link[1], name) &&
+	       pickle_is_text(p, x->as.link[0], module);
 }
 
-const char *pickle_global(const struct pickle *p, uint32_t node, size_t *n_bytes)
+const char *pickle_global_name(const struct pickle *p, uint32_t node, size_t *n_bytes)
 {
 	const struct pickle_node *x = &p->nodes[node];
-	return x->kind == PICKLE_GLOBAL ? pickle_text(p, x->is.link[1], n_bytes) : NULL;
+	return x->kind == PICKLE_GLOBAL ? pickle_text(p, x->as.link[1], n_bytes) : NULL;
 }
 
 static bool is_container(const struct pickle_node *x)
@@ -643,15 +617,15 @@ static bool is_container(const struct pickle_node *x)
 	       x->kind == PICKLE_SET || x->kind == PICKLE_DICT;
 }
 
-void pickle_each(struct pickle_each *it, const struct pickle *p, uint32_t node)
+void pickle_begin(struct pickle_each *it, const struct pickle *p, uint32_t node)
 {
 	const struct pickle_node *x = &p->nodes[node];
 	*it = (struct pickle_each){.p = p, .left = is_container(x) ? x->n : 0};
 	it->inlined = x->kind == PICKLE_TUPLE && x->n <= INLINED;
 	if (it->inlined)
-		memcpy(it->members, x->is.link, sizeof(it->members));
+		memcpy(it->members, x->as.link, sizeof(it->members));
 	else if (it->left)
-		it->next = x->is.link[0];
+		it->next = x->as.link[0];
 }
 
 bool pickle_next(struct pickle_each *it, uint32_t *member)
@@ -679,7 +653,7 @@ uint32_t pickle_item(const struct pickle *p, uint32_t node, uint32_t i)
 {
 	struct pickle_each it;
 	uint32_t x = 0;
-	pickle_each(&it, p, node);
+	pickle_begin(&it, p, node);
 	if (i >= it.left)
 		return 0;
 	for (uint32_t k = 0; k <= i; k++)
@@ -693,9 +667,10 @@ uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key)
 	uint32_t k, x, found = 0;
 	if (pickle_kind(p, dict) != PICKLE_DICT)
 		return 0;
-	pickle_each(&it, p, dict);
+	pickle_begin(&it, p, dict);
 	while (pickle_next(&it, &k) && pickle_next(&it, &x))
-		if (pickle_is(p, k, key)) /* (in Python the last of equal keys wins) */
+		if (pickle_is_text(
+			    p, k, key)) /* (in Python the last of equal keys wins) */
 			found = x;
 	return found;
 }
@@ -710,5 +685,5 @@ uint32_t pickle_part(const struct pickle *p, uint32_t object, int part)
 	const struct pickle_node *x = &p->nodes[object];
 	if (x->kind != PICKLE_OBJECT && x->kind != PICKLE_PERSISTENT)
 		return 0;
-	return part == PICKLE_STATE ? x->n : x->is.link[part];
+	return part == PICKLE_STATE ? x->n : x->as.link[part];
 }

@@ -33,7 +33,7 @@ struct pickle_node {
 		double real;
 		uint64_t at;	  /* texts: offset in `texts` */
 		uint32_t link[2]; /* nodes, or offsets in `links` */
-	} is;
+	} as;
 };
 
 struct pickle {
@@ -53,11 +53,11 @@ struct pickle_bytes {
 	size_t n;
 	int fd;
 };
-/* Parses the first pickle of these bytes, for pickle_free(). Messages call it `name`. EX_DATAERR:
- * not a pickle, or it has an opcode that torch.save() and DCP do not write. */
+/* Parses the first pickle of these bytes. Messages call it `name`. Fails with EX_DATAERR if it is
+ * not a pickle, or has an opcode that torch.save() and DCP do not write. */
 int pickle_parse(
 	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e);
-void pickle_free(struct pickle *p);
+void pickle_release(struct pickle *p);
 
 static inline enum pickle_kind pickle_kind(const struct pickle *p, uint32_t node)
 {
@@ -67,33 +67,35 @@ static inline enum pickle_kind pickle_kind(const struct pickle *p, uint32_t node
 /* Returns the bytes of a text, not NUL-terminated; NULL if the node is not a text. */
 const char *pickle_text(const struct pickle *p, uint32_t node, size_t *n_bytes);
 /* Returns true if the node is this text. */
-bool pickle_is(const struct pickle *p, uint32_t node, const char *text);
-/* Returns -1 if the node is neither an integer nor a bool. */
+bool pickle_is_text(const struct pickle *p, uint32_t node, const char *text);
+/* Reads an integer or bool. Returns -1 for any other node. */
 int pickle_int(const struct pickle *p, uint32_t node, int64_t *out);
 /* Returns true if the node is the global MODULE.NAME. */
 bool pickle_is_global(
 	const struct pickle *p, uint32_t node, const char *module, const char *name);
 /* Returns the name of a global without its module; NULL if the node is not a global. */
-const char *pickle_global(const struct pickle *p, uint32_t node, size_t *n_bytes);
+const char *pickle_global_name(const struct pickle *p, uint32_t node, size_t *n_bytes);
 
-/* Iterates over the members of a container; keys and values of a dict alternate. */
+/* An iterator over the members of a container; keys and values of a dict alternate. */
 struct pickle_each {
 	const struct pickle *p;
-	uint32_t left;
-	bool inlined; /* a short tuple: its members are in the node */
-	uint32_t members[2];
+	uint32_t left;		 /* members left */
+	bool inlined;		 /* a short tuple: its members are in the node */
+	uint32_t members[2];	 /* inlined: the next members */
 	uint32_t in_piece, next; /* members left in this piece, offset of the next */
-	uint64_t at;
+	uint64_t at;		 /* offset of the next member in `links` */
 };
-void pickle_each(struct pickle_each *it, const struct pickle *p, uint32_t node);
+/* Begins at the first member of a node; a node that is not a container has none. */
+void pickle_begin(struct pickle_each *it, const struct pickle *p, uint32_t node);
+/* Sets *member to the next member. Returns false after the last one. */
 bool pickle_next(struct pickle_each *it, uint32_t *member);
 
 /* Returns member i of a tuple or list; 0 (None) if it has fewer. */
 uint32_t pickle_item(const struct pickle *p, uint32_t node, uint32_t i);
 /* Returns the value of a key of a dict; 0 (None) if the key is missing. */
 uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key);
-/* Like pickle_get() for a small dict, such as the state of an object. Returns 0 (None) for a large
- * one: a look-up reads the whole dict, which many objects may share. */
+/* Returns the value of a key of a small dict, such as the state of an object. Returns 0 (None) for
+ * a large dict: a look-up reads the whole dict, which many objects may share. */
 uint32_t pickle_field(const struct pickle *p, uint32_t dict, const char *key);
 /* Returns a part of an object: the function called, its arguments, its state (0: none). The first
  * part of a persistent id is the id. */

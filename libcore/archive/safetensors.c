@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Maximum size of the JSON; parsed it is up to 20 times larger. 100,000 tensors take 10 MB. */
+/* Maximum size of the JSON, which takes up to 20 times more memory. 100,000 tensors take 10 MB. */
 enum { MAX_HEADER = 12 << 20 };
 
 static const struct {
@@ -45,9 +45,7 @@ int safetensors_dtype(const struct st_tensor *t)
 	return name ? dtype_of_name(name, strlen(name)) : -1;
 }
 
-/* ---- one entry of the header ------------------------------------------------------- */
-
-static int find_type(const char *name)
+static int find_type_index(const char *name)
 {
 	for (int i = 0; i < (int)ARRAY_LEN(types); i++)
 		if (name && !strcmp(name, types[i].name))
@@ -75,21 +73,22 @@ static int read_shape(struct st_tensor *t, json_t *shape, int64_t *n_bytes)
 	return 0;
 }
 
-/* Reads an entry of the header. `header`: size of the header; `data`: bytes after it. */
+/* Reads an entry of the header. `header`: offset of the data; `data`: size of the data. */
 static int read_entry(struct st_tensor *t, const char *name, json_t *entry,
 	int64_t header, int64_t data, const char *path, struct err *e)
 {
 	json_t *at = json_object_get(entry, "data_offsets");
 	json_t *begin = json_array_get(at, 0), *end = json_array_get(at, 1);
 	int64_t n_bytes;
-	t->type = find_type(json_string_value(json_object_get(entry, "dtype")));
+	t->type = find_type_index(json_string_value(json_object_get(entry, "dtype")));
 	if (t->type < 0)
 		return err_set(e, EX_DATAERR, "%s: %s has an unknown dtype", path, name);
 	if (read_shape(t, json_object_get(entry, "shape"), &n_bytes))
 		return err_set(
 			e, EX_DATAERR, "%s: the shape of %s is invalid", path, name);
 	if (json_array_size(at) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-		return err_set(e, EX_DATAERR, "%s: %s has no data_offsets", path, name);
+		return err_set(e, EX_DATAERR, "%s: %s lacks two integer data_offsets",
+			path, name);
 	int64_t first = json_integer_value(begin), last = json_integer_value(end);
 	if (first < 0 || last < first || last > data || last - first != n_bytes)
 		return err_set(e, EX_DATAERR,
@@ -108,8 +107,6 @@ static int by_name(const void *a, const void *b)
 		((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
 }
 
-/* ---- the header of a file ----------------------------------------------------------- */
-
 static int by_offset(const void *a, const void *b)
 {
 	const struct st_tensor *x = a, *y = b;
@@ -118,7 +115,7 @@ static int by_offset(const void *a, const void *b)
 	return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
 }
 
-/* Fails if the data have holes or overlaps. */
+/* Fails if the data of the tensors have gaps or overlap. Sorts the list by offset. */
 static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64_t size,
 	const char *path, struct err *e)
 {
@@ -128,7 +125,7 @@ static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64
 	for (int64_t i = 0; i < n; at += list[i++].n_bytes)
 		if (list[i].offset != at)
 			return err_set(e, EX_DATAERR,
-				"%s: the data of %s overlap with another tensor, or follow a hole",
+				"%s: the data of %s overlap another tensor, or follow a gap",
 				path, list[i].name);
 	if (at != size)
 		return err_set(e, EX_DATAERR,
@@ -156,7 +153,7 @@ int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 }
 
 /* Verifies the checksum of a file that pt-ckpt wrote, according to its metadata. */
-static int check_hash(int fd, json_t *metadata, const struct str *header,
+static int verify_checksum(int fd, json_t *metadata, const struct str *header,
 	const char *path, struct err *e)
 {
 	const char *maker = json_string_value(json_object_get(metadata, "created_by"));
@@ -169,14 +166,14 @@ static int check_hash(int fd, json_t *metadata, const struct str *header,
 				 ? memmem(header->s, header->len, digits, ST_DIGITS)
 				 : NULL;
 	if (!at)
-		return err_set(
-			e, EX_DATAERR, "%s: no checksum: the file is damaged", path);
+		return err_set(e, EX_DATAERR,
+			"%s: metadata xxh3 is invalid: the file is damaged", path);
 	if (file_hash_around(fd, 8 + (at - header->s), ST_DIGITS, '0', &hash))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	snprintf(want, sizeof(want), "%016llx", (unsigned long long)hash);
 	if (memcmp(digits, want, ST_DIGITS))
 		return err_set(e, EX_DATAERR,
-			"%s: does not match its checksum: the file is damaged", path);
+			"%s: the file does not match its checksum: it is damaged", path);
 	return 0;
 }
 
@@ -184,14 +181,16 @@ static int check_metadata(json_t *metadata, const char *path, struct err *e)
 {
 	const char *key;
 	json_t *value;
-	bool texts = !metadata || json_is_object(metadata);
-	json_object_foreach(metadata, key, value) texts = texts && json_is_string(value);
-	return texts ? 0
-		     : err_set(e, EX_DATAERR,
-			       "%s: __metadata__ is not an object of strings", path);
+	bool all_strings = !metadata || json_is_object(metadata);
+	json_object_foreach(metadata, key, value) all_strings =
+		all_strings && json_is_string(value);
+	return all_strings
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: __metadata__ is not an object of strings", path);
 }
 
-/* Reads all entries. `at`: offset of the data. */
+/* Reads all entries of the header. `at`: offset of the data in the file. */
 static int read_tensors(struct st_header *h, int64_t at, const char *path, struct err *e)
 {
 	const char *name;
@@ -212,7 +211,7 @@ static int read_tensors(struct st_header *h, int64_t at, const char *path, struc
 	return 0;
 }
 
-static int read_text(
+static int read_header_text(
 	int fd, const char *path, struct str *out, int64_t *size, struct err *e)
 {
 	unsigned char word[8];
@@ -244,7 +243,7 @@ int safetensors_header(struct st_header *h, int fd, const char *path, struct err
 	scoped_str text = {0};
 	json_error_t where;
 	*h = (struct st_header){.n = 0};
-	if (read_text(fd, path, &text, &h->size, e))
+	if (read_header_text(fd, path, &text, &h->size, e))
 		return -1;
 	h->root = load_json(text.s, text.len, JSON_REJECT_DUPLICATES, &where);
 	json_t *metadata = json_object_get(h->root, "__metadata__");
@@ -252,8 +251,8 @@ int safetensors_header(struct st_header *h, int fd, const char *path, struct err
 			 ? 0
 			 : err_set(e, EX_DATAERR,
 				   "%s: the header is not a JSON object: %s", path,
-				   h->root ? "it is JSON of another type" : where.text);
-	rc = rc || check_hash(fd, metadata, &text, path, e) ||
+				   h->root ? "another JSON type" : where.text);
+	rc = rc || verify_checksum(fd, metadata, &text, path, e) ||
 	     check_metadata(metadata, path, e) ||
 	     read_tensors(h, 8 + (int64_t)text.len, path, e);
 	if (rc)
@@ -278,19 +277,19 @@ const char *safetensors_metadata(const struct st_header *h, const char *key)
 
 /* ---- a model in one file, or in the files of an index -------------------------------------- */
 
-/* Keeps the metadata entry of the first file, and fails if another file's differs. */
-static int keep_text(const struct torch_file *f, const struct st_header *h,
-	const char *key, char kept[static ST_DIGITS + 1], struct err *e)
+/* Stores a metadata entry of the first file in `first`; fails if it differs in a later file. */
+static int match_first_file(const struct torch_file *f, const struct st_header *h,
+	const char *key, char first[static ST_DIGITS + 1], struct err *e)
 {
 	const char *text = safetensors_metadata(h, key);
 	text = text ? text : "";
 	if (f->parts->n_files == 1)
-		snprintf(kept, ST_DIGITS + 1, "%s", text);
-	return !strcmp(kept, text)
+		snprintf(first, ST_DIGITS + 1, "%s", text);
+	return !strcmp(first, text)
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: %s differs from the other files: another "
-				 "model, or damaged",
+				 "%s: metadata %s differs from the other files: "
+				 "the file is of another model, or damaged",
 				 f->parts->files[f->parts->n_files - 1], key);
 }
 
@@ -318,9 +317,9 @@ static int add_file(struct torch_file *f, const char *path, struct err *e)
 	int fd = items_fd(f, file, e);
 	if (fd < 0 || safetensors_header(&h, fd, path, e))
 		return -1;
-	items_allow(f, h.size);
-	int rc = keep_text(f, &h, "pt_options_xxh3", p->options_xxh3, e) ||
-		 keep_text(f, &h, "pt_param_hash", p->param_hash, e);
+	items_grant(f, h.size);
+	int rc = match_first_file(f, &h, "pt_options_xxh3", p->options_xxh3, e) ||
+		 match_first_file(f, &h, "pt_param_hash", p->param_hash, e);
 	for (int64_t i = 0; i < h.n && !rc; i++)
 		rc = add_tensor(f, file, &h.tensors[i], e);
 	safetensors_header_free(&h);
@@ -338,12 +337,12 @@ static int add_files(struct torch_file *f, struct err *e)
 		weight_map_path(&m, i, &file);
 		rc = add_file(f, file.s, e);
 	}
-	rc = rc || items_end(f, e) || weight_map_check(&m, f, e);
-	weight_map_free(&m);
+	rc = rc || items_finish(f, e) || weight_map_check(&m, f, e);
+	weight_map_release(&m);
 	return rc ? -1 : 0;
 }
 
-static bool safetensors_is_in(const char *path)
+static bool safetensors_matches(const char *path)
 {
 	return text_ends(path, ".safetensors") ||
 	       text_ends(path, ".safetensors.index.json");
@@ -353,12 +352,12 @@ static int safetensors_open(struct torch_file *f, struct err *e)
 {
 	if (text_ends(f->path, ".json"))
 		return add_files(f, e);
-	return add_file(f, f->path, e) || items_end(f, e) ? -1 : 0;
+	return add_file(f, f->path, e) || items_finish(f, e) ? -1 : 0;
 }
 
 const struct container container_safetensors = {.is_file = true,
 	.many_archives = true,
-	.is_in = safetensors_is_in,
+	.matches = safetensors_matches,
 	.open = safetensors_open};
 
 const char *safetensors_options(const struct torch_file *f)

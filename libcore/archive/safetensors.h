@@ -15,7 +15,7 @@ struct st_tensor {
 	int type; /* index in the table of types */
 	int ndim;
 	int64_t dims[TORCH_MAX_DIMS];
-	int64_t offset, n_bytes; /* of the data, in the file */
+	int64_t offset, n_bytes; /* position of the data in the file, size */
 };
 
 /* The header of one file. */
@@ -33,12 +33,13 @@ const char *safetensors_metadata(const struct st_header *h, const char *key);
 /* Returns the torch_item dtype of a tensor; -1: not supported. */
 int safetensors_dtype(const struct st_tensor *t);
 
-/* Computes the XXH3 of a file with n bytes at `hole` replaced by `fill`. -1: errno is set. */
+/* Computes the XXH3 of a file with n bytes at offset `hole` replaced by `fill`. Returns -1 with
+ * errno set. */
 int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
 /* Returns the name of a tensor's type, such as F32. */
 const char *safetensors_type(const struct st_tensor *t);
 
 /* A model in one file, or in the files that an index (model.safetensors.index.json) lists. */
 extern const struct container container_safetensors;
-/* Returns the metadata entry pt_options_xxh3 of all files of f; empty: none. */
+/* Returns the metadata entry pt_options_xxh3, equal in all files of f; empty: none. */
 const char *safetensors_options(const struct torch_file *f);

@@ -26,13 +26,11 @@ static int list_shards(const char *directory, struct strs *out)
 	return out->n > 0;
 }
 
-static bool shards_are_in(const char *directory)
+static bool shards_matches(const char *directory)
 {
 	scoped_strs list = {0};
 	return list_shards(directory, &list);
 }
-
-/* ---- one file ----------------------------------------------------------------------------- */
 
 /* A tensor of a file: a box of the whole tensor. */
 struct shard {
@@ -62,14 +60,14 @@ static int read_integers(json_t *list, int n, int64_t *out)
 	return 0;
 }
 
-/* Appends the tensors of a file. `where`: saved_offsets by tensor name. */
+/* Appends the tensors of a file. `sharding`: saved_offsets by tensor name. */
 static int add_shards(
-	struct shards *s, int32_t file, struct st_header *h, const json_t *where)
+	struct shards *s, int32_t file, struct st_header *h, const json_t *sharding)
 {
 	const char *path = s->f->parts->files[file];
 	for (int64_t i = 0; i < h->n; i++) {
 		struct shard x = {.file = file, .tensor = h->tensors[i]};
-		json_t *saved = json_object_get(where, x.tensor.name);
+		json_t *saved = json_object_get(sharding, x.tensor.name);
 		if (safetensors_dtype(&x.tensor) < 0)
 			return err_set(s->e, EX_UNAVAILABLE,
 				"%s: %s has the unsupported type %s", path, x.tensor.name,
@@ -86,26 +84,25 @@ static int add_shards(
 	return 0;
 }
 
-static int read_file(struct shards *s, int32_t file)
+static int add_file_shards(struct shards *s, int32_t file)
 {
 	struct st_header h;
 	const char *path = s->f->parts->files[file];
 	int fd = items_fd(s->f, file, s->e);
 	if (fd < 0 || safetensors_header(&h, fd, path, s->e))
 		return -1;
-	items_allow(s->f, h.size);
+	items_grant(s->f, h.size);
 	const char *text = safetensors_metadata(&h, "DCP_SHARDING_INFO");
-	json_auto_t *where = text ? load_json(text, strlen(text), 0, NULL) : NULL;
-	int rc = json_is_object(where)
-			 ? add_shards(s, file, &h, where)
-			 : err_set(s->e, EX_DATAERR,
-				   "%s: no DCP_SHARDING_INFO: not a part of a checkpoint",
-				   path);
+	json_auto_t *sharding = text ? load_json(text, strlen(text), 0, NULL) : NULL;
+	int rc =
+		json_is_object(sharding)
+			? add_shards(s, file, &h, sharding)
+			: err_set(s->e, EX_DATAERR,
+				  "%s: DCP_SHARDING_INFO is missing: not a checkpoint shard",
+				  path);
 	safetensors_header_free(&h);
 	return rc;
 }
-
-/* ---- all of them ---------------------------------------------------------------------------- */
 
 static int by_name_and_begin(const void *a, const void *b)
 {
@@ -116,7 +113,7 @@ static int by_name_and_begin(const void *a, const void *b)
 	return order;
 }
 
-/* Appends the tensor of shards [from, to). */
+/* Appends the tensor that consists of shards [from, to). */
 static int add_tensor(struct shards *s, int64_t from, int64_t to)
 {
 	const struct shard *first = &s->v[from];
@@ -132,7 +129,8 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 		if (safetensors_dtype(&x->tensor) != t->dtype ||
 			x->tensor.ndim != t->ndim)
 			return err_set(s->e, EX_DATAERR,
-				"%s: the dtype or rank of %s differs from the other files",
+				"%s: %s has another dtype or number of dimensions than in "
+				"the other files",
 				s->f->parts->files[x->file], x->tensor.name);
 		for (int k = 0; k < t->ndim; k++)
 			t->dims[k] = max64(t->dims[k], x->begin[k] + x->tensor.dims[k]);
@@ -142,10 +140,10 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 			s->f->parts->files[first->file], t->name);
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
-		bool empty = false;
+		bool is_empty = false;
 		for (int k = 0; k < x->tensor.ndim; k++)
-			empty = empty || !x->tensor.dims[k];
-		if (empty)
+			is_empty = is_empty || !x->tensor.dims[k];
+		if (is_empty)
 			continue;
 		struct chunk *c = items_add_chunk(s->f, x->begin, x->tensor.dims);
 		c->file = x->file;
@@ -168,7 +166,7 @@ static int shards_open(struct torch_file *f, struct err *e)
 		p->fds[p->n_files] = -1;
 	}
 	for (int32_t i = 0; i < p->n_files && !rc; i++)
-		rc = read_file(&s, i);
+		rc = add_file_shards(&s, i);
 	if (s.n && !rc)
 		qsort(s.v, (size_t)s.n, sizeof(*s.v), by_name_and_begin);
 	for (int64_t i = 0, k; i < s.n && !rc; i = k) {
@@ -177,7 +175,7 @@ static int shards_open(struct torch_file *f, struct err *e)
 			k++;
 		rc = add_tensor(&s, i, k);
 	}
-	rc = rc || items_end(f, e) ? -1 : 0;
+	rc = rc || items_finish(f, e) ? -1 : 0;
 	for (int64_t i = 0; i < s.n; i++)
 		free(s.v[i].tensor.name);
 	free(s.v);
@@ -185,4 +183,4 @@ static int shards_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_shards = {
-	.many_archives = true, .is_in = shards_are_in, .open = shards_open};
+	.many_archives = true, .matches = shards_matches, .open = shards_open};

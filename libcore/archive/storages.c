@@ -20,7 +20,7 @@ int storages_open(struct torch_file *f, int32_t file, struct archive *a, struct 
 	if (fd < 0)
 		return -1;
 	int64_t n_bytes = fstat(fd, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
-	items_allow(f, n_bytes);
+	items_grant(f, n_bytes);
 	return archive_open(a, fd, f->parts->files[file], 0, n_bytes, e);
 }
 
@@ -39,7 +39,7 @@ int storages_describe(const struct archive *a, uint32_t node, struct tensor_info
 	if (rc)
 		return rc;
 	const struct zip_entry *x = find_storage(a, d, e);
-	if (!x || zip_data(&a->zip, x, &at, e))
+	if (!x || zip_locate(&a->zip, x, &at, e))
 		return -1;
 	b->entry = (uint32_t)(x - a->zip.entries);
 	b->dtype = d->dtype;
@@ -75,13 +75,14 @@ int storages_describe_buffer(const struct torch_file *f, int32_t file,
 		return -1;
 	if (rc || d.ndim != 1 || (d.dims[0] > 1 && d.stride[0] != 1))
 		return err_set(e, EX_DATAERR,
-			"%s: not a flat buffer: the file is damaged",
+			"%s: a tensor is not a flat buffer: the file is damaged",
 			f->parts->files[file]);
 	b->n = d.dims[0];
 	return 0;
 }
 
-/* The box: one index of each dimension before k, a range of dimension k, all of the later ones. */
+/* Chooses a box of one index in each dimension before k, a range of dimension k, and all of later
+ * dimensions. */
 int64_t storages_next_box(int ndim, const int64_t *dims, int64_t first, int64_t n,
 	int64_t *begin, int64_t *sizes)
 {
@@ -107,15 +108,15 @@ void storages_add_range(struct torch_file *f, const struct buffer *b, int64_t fr
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 	const struct torch_item *t = &f->items[f->n - 1];
 	while (n) {
-		int64_t some =
+		int64_t n_box =
 			storages_next_box(t->ndim, t->dims, first, n, begin, sizes);
 		struct chunk *c = items_add_chunk(f, begin, sizes);
 		c->file = b->file;
 		c->node = b->entry;
 		c->at = b->at + from * dtype_size(b->dtype);
-		from += some;
-		first += some;
-		n -= some;
+		from += n_box;
+		first += n_box;
+		n -= n_box;
 	}
 }
 
@@ -124,9 +125,9 @@ int storages_verify(struct torch_file *f, struct chunk *c, struct err *e)
 	int64_t at;
 	struct zip *z = &f->parts->zips[c->file];
 	struct zip_entry *x = z->n ? &z->entries[c->node] : NULL;
-	if (z->n && !x->checked) {
+	if (z->n && !x->is_verified) {
 		z->fd = items_fd(f, c->file, e);
-		if (z->fd < 0 || zip_check(z, x, &at, e))
+		if (z->fd < 0 || zip_verify(z, x, &at, e))
 			return -1;
 	}
 	if (!c->place)

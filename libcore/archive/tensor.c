@@ -56,7 +56,7 @@ static double double_from_half(uint16_t x)
 			out[i] = (double)(value);                             \
 		}                                                             \
 		break;
-void dtype_doubles(int dtype, const void *raw, int64_t n, double *out)
+void dtype_to_doubles(int dtype, const void *raw, int64_t n, double *out)
 {
 	const char *from = raw;
 	switch (dtype) {
@@ -64,10 +64,10 @@ void dtype_doubles(int dtype, const void *raw, int64_t n, double *out)
 	}
 }
 
-void dtype_floats(int dtype, const void *raw, int64_t n, float *out)
+void dtype_to_floats(int dtype, const void *raw, int64_t n, float *out)
 {
 	enum { PIECE = 512 };
-	double some[PIECE];
+	double doubles[PIECE];
 	const uint16_t *half = raw;
 	if (dtype == TYPE_float32) { /* keeps the bits of NaN, too */
 		memcpy(out, raw, (size_t)n * sizeof(*out));
@@ -77,10 +77,10 @@ void dtype_floats(int dtype, const void *raw, int64_t n, float *out)
 		out[i] = float_from_bits((uint32_t)half[i] << 16);
 	for (int64_t i = 0; dtype != TYPE_bfloat16 && i < n; i += PIECE) {
 		int64_t part = min64(PIECE, n - i);
-		dtype_doubles(
-			dtype, (const char *)raw + i * types[dtype].n_bytes, part, some);
+		dtype_to_doubles(dtype, (const char *)raw + i * types[dtype].n_bytes,
+			part, doubles);
 		for (int64_t k = 0; k < part; k++)
-			out[i + k] = (float)some[k];
+			out[i + k] = (float)doubles[k];
 	}
 }
 
@@ -112,8 +112,6 @@ static int dtype_of_storage(const char *name, size_t n_bytes)
 	return -1;
 }
 
-/* ---- archives ------------------------------------------------------------------------ */
-
 /* Finds the entry PREFIX/data.pkl, and sets a->prefix. */
 static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct err *e)
 {
@@ -126,7 +124,7 @@ static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct e
 	}
 	if (!*pkl)
 		return err_set(e, EX_DATAERR,
-			"%s: a zip archive without data.pkl: not written by "
+			"%s: data.pkl is missing: not an archive of "
 			"torch.save()",
 			a->zip.name);
 	str_add(&a->prefix, (*pkl)->name, strlen((*pkl)->name) - strlen(name));
@@ -167,7 +165,7 @@ int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int
 
 void archive_close(struct archive *a)
 {
-	pickle_free(&a->tree);
+	pickle_release(&a->tree);
 	zip_close(&a->zip);
 	str_free(&a->prefix);
 }
@@ -210,7 +208,7 @@ static int read_integers(
 	*n = 0;
 	if (pickle_kind(p, node) != PICKLE_TUPLE)
 		return -1;
-	pickle_each(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (pickle_next(&it, &x))
 		if (*n == TORCH_MAX_DIMS || pickle_int(p, x, &out[(*n)++]))
 			return -1;
@@ -224,10 +222,10 @@ static int read_storage(const struct pickle *p, uint32_t node, struct tensor_inf
 	uint32_t id = pickle_kind(p, node) == PICKLE_PERSISTENT
 			      ? pickle_part(p, node, PICKLE_CALLED)
 			      : 0;
-	const char *type = pickle_global(p, pickle_item(p, id, 1), &n);
-	d->storage = pickle_text(p, pickle_item(p, id, 2), &d->storage_bytes);
+	const char *type = pickle_global_name(p, pickle_item(p, id, 1), &n);
+	d->storage_key = pickle_text(p, pickle_item(p, id, 2), &d->key_bytes);
 	d->dtype = type ? dtype_of_storage(type, n) : -1;
-	return d->storage && d->dtype >= 0 && d->storage_bytes < 64 &&
+	return d->storage_key && d->dtype >= 0 && d->key_bytes < 64 &&
 			       !pickle_int(p, pickle_item(p, id, 4), &d->n_stored) &&
 			       d->n_stored >= 0
 		       ? 0
@@ -245,22 +243,22 @@ bool shape_fits(const int64_t *dims, int ndim)
 }
 
 /* Returns true if all elements of the tensor are inside its storage. */
-static bool is_inside(const struct tensor_info *d)
+static bool is_inside_storage(const struct tensor_info *d)
 {
 	int64_t last = d->offset, step;
-	bool empty = false;
+	bool is_empty = false;
 	if (!shape_fits(d->dims, d->ndim) || d->offset < 0 || d->offset > d->n_stored ||
 		d->n_stored > INT64_MAX / 8)
 		return false;
 	for (int i = 0; i < d->ndim; i++) {
-		empty |= d->dims[i] == 0;
+		is_empty |= d->dims[i] == 0;
 		if (d->stride[i] < 0 ||
 			__builtin_mul_overflow(
 				d->stride[i], max64(0, d->dims[i] - 1), &step) ||
 			__builtin_add_overflow(last, step, &last))
 			return false;
 	}
-	return empty || last < d->n_stored;
+	return is_empty || last < d->n_stored;
 }
 
 int describe_tensor(
@@ -277,9 +275,10 @@ int describe_tensor(
 	if (pickle_int(p, pickle_item(p, args, 1), &d->offset) ||
 		read_integers(p, pickle_item(p, args, 2), d->dims, &d->ndim) ||
 		read_integers(p, pickle_item(p, args, 3), d->stride, &n_strides) ||
-		n_strides != d->ndim || !is_inside(d))
+		n_strides != d->ndim || !is_inside_storage(d))
 		return err_set(e, EX_DATAERR,
-			"%s: invalid shape of a tensor: the file is damaged", p->name);
+			"%s: the shape of a tensor is invalid: the file is damaged",
+			p->name);
 	return 0;
 }
 
@@ -287,7 +286,7 @@ struct zip_entry *find_storage(
 	const struct archive *a, const struct tensor_info *d, struct err *e)
 {
 	scoped_ptr char *name = text_printf(
-		"%sdata/%.*s", a->prefix.s, (int)d->storage_bytes, d->storage);
+		"%sdata/%.*s", a->prefix.s, (int)d->key_bytes, d->storage_key);
 	struct zip_entry *x = zip_find(&a->zip, name);
 	if (!x || x->n_bytes != d->n_stored * dtype_size(d->dtype)) {
 		x = NULL;
@@ -318,12 +317,12 @@ struct place *make_place(const struct tensor_info *d, int64_t at)
 	return p;
 }
 
-int find_place(const struct archive *a, const struct tensor_info *d, struct place **out,
-	struct err *e)
+int find_verified_place(const struct archive *a, const struct tensor_info *d,
+	struct place **out, struct err *e)
 {
 	int64_t at;
 	struct zip_entry *x = find_storage(a, d, e);
-	if (!x || zip_check(&a->zip, x, &at, e))
+	if (!x || zip_verify(&a->zip, x, &at, e))
 		return -1;
 	*out = make_place(d, at);
 	return 0;

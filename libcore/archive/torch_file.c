@@ -43,9 +43,10 @@ static bool is_list_of_items(const struct pickle *p, uint32_t node)
 	       (first == PICKLE_DICT || first == PICKLE_OBJECT);
 }
 
-static int walk(struct walk *w, uint32_t node);
+static int add_items(struct walk *w, uint32_t node);
 
-static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t node)
+/* Appends the items of a member of a container. `number`: its index, if key is 0. */
+static int add_child(struct walk *w, uint32_t key, int64_t number, uint32_t node)
 {
 	size_t before = w->name.len, n;
 	const char *text = key ? pickle_text(w->p, key, &n) : NULL;
@@ -60,30 +61,31 @@ static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t nod
 	/* (nested names can grow very long, since parts may be shared) */
 	int rc = w->name.len > MAX_NAME
 			 ? err_set(w->e, EX_DATAERR,
-				   "%s: invalid name of an item; the file is damaged",
+				   "%s: invalid item name: the file is damaged",
 				   w->f->path)
-			 : walk(w, node);
+			 : add_items(w, node);
 	w->name.len = before;
 	w->name.s[before] = '\0';
 	return rc;
 }
 
-static int walk_members(struct walk *w, uint32_t node)
+static int add_members(struct walk *w, uint32_t node)
 {
-	bool dict = pickle_kind(w->p, node) == PICKLE_DICT;
+	bool is_dict = pickle_kind(w->p, node) == PICKLE_DICT;
 	struct pickle_each it;
 	uint32_t key = 0, x;
 	int rc = 0;
-	pickle_each(&it, w->p, node);
+	pickle_begin(&it, w->p, node);
 	w->depth++;
 	for (int64_t i = 0;
-		!rc && (!dict || pickle_next(&it, &key)) && pickle_next(&it, &x); i++)
-		rc = walk_below(w, key, i, x);
+		!rc && (!is_dict || pickle_next(&it, &key)) && pickle_next(&it, &x); i++)
+		rc = add_child(w, key, i, x);
 	w->depth--;
 	return rc;
 }
 
-static int walk(struct walk *w, uint32_t node)
+/* Appends the items at and below a node. */
+static int add_items(struct walk *w, uint32_t node)
 {
 	struct tensor_info d;
 	if (w->depth > MAX_DEPTH ||
@@ -93,7 +95,7 @@ static int walk(struct walk *w, uint32_t node)
 	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts cost memory, too) */
 		return -1;
 	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
-		return walk_members(w, node);
+		return add_members(w, node);
 	int rc = describe_tensor(w->p, node, &d, w->e);
 	if (rc < 0)
 		return -1;
@@ -105,12 +107,13 @@ static int walk(struct walk *w, uint32_t node)
 	return x ? 0 : -1;
 }
 
-int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e)
+int torch_file_add_items(
+	struct torch_file *f, uint32_t node, const char *name, struct err *e)
 {
 	struct walk w = {.f = f, .p = &f->parts->archive.tree, .e = e};
 	str_puts(&w.name, name);
 	str_puts(&w.name, "");
-	int rc = walk(&w, node);
+	int rc = add_items(&w, node);
 	str_free(&w.name);
 	return rc;
 }
@@ -136,8 +139,9 @@ int torch_file_open(struct torch_file *f, struct err *e)
 	struct archive *a = &f->parts->archive;
 	if (archive_open_path(a, f->path, e))
 		return -1;
-	items_allow(f, a->zip.size);
-	return torch_file_walk(f, a->tree.root, "", e) || items_end(f, e) ? -1 : 0;
+	items_grant(f, a->zip.size);
+	return torch_file_add_items(f, a->tree.root, "", e) || items_finish(f, e) ? -1
+										  : 0;
 }
 
 int torch_file_open_inside(struct torch_file *f, char *path, struct err *e)
@@ -155,11 +159,11 @@ static bool is_torch_file(const char *path)
 }
 
 const struct container container_file = {
-	.is_file = true, .is_in = is_torch_file, .open = torch_file_open};
+	.is_file = true, .matches = is_torch_file, .open = torch_file_open};
 
 /* ---- values ------------------------------------------------------------------------------ */
 
-/* A value: a node of a tree. With many archives its tree is read into `own`, for close_value(). */
+/* A value: a node of a tree. If each chunk is an archive, `own` has the tree. */
 struct value {
 	struct archive own;
 	const struct pickle *p;
@@ -167,8 +171,8 @@ struct value {
 };
 
 /* Opens a value that is a bare pickle, as Megatron-LM stores some. */
-static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct value *v,
-	struct err *e)
+static int open_bare_pickle(struct torch_file *f, const struct chunk *c, int fd,
+	struct value *v, struct err *e)
 {
 	enum { MAX_BYTES = 1 << 28 };
 	const char *name = f->parts->files[c->file];
@@ -177,12 +181,13 @@ static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct
 			"%s: a value of %lld bytes exceeds 256 MiB", name,
 			(long long)c->n_bytes);
 	scoped_ptr char *text = xmalloc((size_t)c->n_bytes + 1);
-	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
+	const struct pickle_bytes bytes = {.p = text, .n = (size_t)c->n_bytes};
 	int rc = file_read_at(fd, name, text, bytes.n, c->at, e) ||
 		 pickle_parse(&v->own.tree, &bytes, name, e);
 	return rc ? -1 : 0;
 }
 
+/* Finds the tree and node of a value, and reads the tree if the value has its own archive. */
 static int open_value(
 	struct torch_file *f, const struct torch_item *x, struct value *v, struct err *e)
 {
@@ -199,7 +204,7 @@ static int open_value(
 			file_read_at(fd, f->parts->files[c->file], begin, 4, c->at, e)))
 		return -1;
 	int rc = memcmp(begin, "PK\3\4", 4)
-			 ? open_bare(f, c, fd, v, e)
+			 ? open_bare_pickle(f, c, fd, v, e)
 			 : archive_open(&v->own, fd, f->parts->files[c->file], c->at,
 				   c->n_bytes, e);
 	v->node = x->node && x->node < v->own.tree.n_nodes ? x->node : v->own.tree.root;
@@ -219,24 +224,25 @@ static bool read_number(const struct pickle *p, uint32_t node, double *out)
 		*out = (double)i;
 		return true;
 	}
-	*out = p->nodes[node].is.real;
+	*out = p->nodes[node].as.real;
 	return pickle_kind(p, node) == PICKLE_REAL;
 }
 
 /* Returns a member of a dict or object by key, or of a list by index; 0 if it is missing. */
 static uint32_t find_member(const struct pickle *p, uint32_t node, const char *key)
 {
-	int64_t place;
+	int64_t index;
 	if (pickle_kind(p, node) == PICKLE_OBJECT)
 		node = pickle_part(p, node, PICKLE_STATE);
 	if (pickle_kind(p, node) == PICKLE_DICT)
 		return pickle_get(p, node, key);
-	return !parse_int(key, &place) && place >= 0 && place < UINT32_MAX
-		       ? pickle_item(p, node, (uint32_t)place)
+	return !parse_int(key, &index) && index >= 0 && index < UINT32_MAX
+		       ? pickle_item(p, node, (uint32_t)index)
 		       : 0;
 }
 
-static uint32_t find_part(const struct pickle *p, uint32_t node, const char *path)
+/* Returns the member at a path of keys and indices joined by dots; 0 if it is missing. */
+static uint32_t follow_path(const struct pickle *p, uint32_t node, const char *path)
 {
 	char *copy = xstrdup(path), *rest = copy, *key;
 	while (node && (key = strsep(&rest, ".")))
@@ -245,6 +251,7 @@ static uint32_t find_part(const struct pickle *p, uint32_t node, const char *pat
 	return node;
 }
 
+/* Reads a number, or all members of a container. Returns 0 unless these are at most max numbers. */
 static int64_t read_numbers(
 	const struct pickle *p, uint32_t node, int64_t max, double *out)
 {
@@ -253,7 +260,7 @@ static int64_t read_numbers(
 	int64_t n = 0;
 	if (max && read_number(p, node, out))
 		return 1;
-	pickle_each(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (n < max && pickle_next(&it, &member) && read_number(p, member, &out[n]))
 		n++;
 	return it.left ? 0 : n; /* (0: too many, or not all are numbers) */
@@ -272,7 +279,7 @@ int torch_read_numbers_at(struct torch_file *f, const struct torch_item *x,
 	}
 	if (open_value(f, x, &v, e))
 		return -1;
-	*n = read_numbers(v.p, find_part(v.p, v.node, path), max, out);
+	*n = read_numbers(v.p, follow_path(v.p, v.node, path), max, out);
 	close_value(f, &v);
 	return items_charge(f, *n * (int64_t)sizeof(*out), e);
 }
@@ -308,8 +315,8 @@ void torch_describe(
 		&p->nodes[pickle_part(p, x->node, PICKLE_CALLED)];
 	size_t n_module = 0, n_name = 0;
 	bool known = called->kind == PICKLE_GLOBAL;
-	const char *module = known ? pickle_text(p, called->is.link[0], &n_module) : NULL;
-	const char *name = known ? pickle_text(p, called->is.link[1], &n_name) : NULL;
+	const char *module = known ? pickle_text(p, called->as.link[0], &n_module) : NULL;
+	const char *name = known ? pickle_text(p, called->as.link[1], &n_name) : NULL;
 	if (module && name)
 		str_printf(out, "a call of %.*s.%.*s", (int)min64(64, (int64_t)n_module),
 			module, (int)min64(64, (int64_t)n_name), name);
@@ -317,7 +324,7 @@ void torch_describe(
 		str_puts(out, kinds[pickle_kind(p, x->node)]);
 }
 
-static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
+static int append_string(struct torch_file *f, const struct pickle *p, uint32_t node,
 	struct strs *out, struct err *e)
 {
 	scoped_str s = {0};
@@ -343,10 +350,10 @@ int torch_read_strings(
 		return 0;
 	if (open_value(f, x, &v, e))
 		return -1;
-	int rc = add_text(f, v.p, v.node, out, e);
-	pickle_each(&it, v.p, v.node);
+	int rc = append_string(f, v.p, v.node, out, e);
+	pickle_begin(&it, v.p, v.node);
 	while (!rc && pickle_next(&it, &member))
-		rc = add_text(f, v.p, member, out, e);
+		rc = append_string(f, v.p, member, out, e);
 	close_value(f, &v);
 	return rc;
 }

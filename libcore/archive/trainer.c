@@ -22,7 +22,7 @@ static char *find_file(const char *directory, const char *const *names, size_t n
 	return NULL;
 }
 
-static bool trainer_is_in(const char *path)
+static bool trainer_matches(const char *path)
 {
 	scoped_ptr char *model = find_file(path, models, ARRAY_LEN(models));
 	scoped_ptr char *optimizer = find_file(path, optimizers, ARRAY_LEN(optimizers));
@@ -44,7 +44,7 @@ static int open_safetensors(struct torch_file *f, char *path, struct err *e)
 static int open_model(struct torch_file *f, char *path, struct err *e)
 {
 	scoped_strs one = {0};
-	if (container_safetensors.is_in(path))
+	if (container_safetensors.matches(path))
 		return open_safetensors(f, path, e);
 	if (text_ends(path, ".json"))
 		return container_bins.open(f, e);
@@ -59,9 +59,10 @@ static int open_optimizer(struct torch_file *f, const char *path, struct err *e)
 		items_add_file(f, path); /* (the archive keeps a pointer to its path) */
 	if (archive_open_path(a, f->parts->files[file], e))
 		return -1;
-	items_allow(f, a->zip.size);
-	return torch_file_walk(f, a->tree.root, "optimizer", e) || items_end(f, e) ? -1
-										   : 0;
+	items_grant(f, a->zip.size);
+	return torch_file_add_items(f, a->tree.root, "optimizer", e) || items_finish(f, e)
+		       ? -1
+		       : 0;
 }
 
 static int trainer_open(struct torch_file *f, struct err *e)
@@ -74,4 +75,5 @@ static int trainer_open(struct torch_file *f, struct err *e)
 	return open_model(f, model, e) || open_optimizer(f, path, e) ? -1 : 0;
 }
 
-const struct container container_trainer = {.is_in = trainer_is_in, .open = trainer_open};
+const struct container container_trainer = {
+	.matches = trainer_matches, .open = trainer_open};

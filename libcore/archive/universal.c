@@ -25,13 +25,13 @@ static int64_t list_parameters(const char *path, struct strs *out)
 	return out->n;
 }
 
-static bool universal_is_in(const char *path)
+static bool universal_matches(const char *path)
 {
 	scoped_strs list = {0};
 	return list_parameters(path, &list) > 0;
 }
 
-uint32_t archive_tensor(const struct archive *a)
+uint32_t find_archive_tensor(const struct archive *a)
 {
 	uint32_t inside = pickle_get(&a->tree, a->tree.root, "param");
 	return inside ? inside : a->tree.root;
@@ -42,7 +42,7 @@ static int add_item(struct torch_file *f, const char *name, int32_t file,
 	const struct archive *a, struct err *e)
 {
 	struct tensor_info d;
-	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
+	int rc = describe_tensor(&a->tree, find_archive_tensor(a), &d, e);
 	if (rc < 0 || !(rc ? items_add(f, name, strlen(name), e)
 			   : items_add_tensor(f, name, strlen(name), &d, e)))
 		return -1;
@@ -71,7 +71,7 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 	struct pickle_each it;
 	uint32_t key, value;
 	size_t n;
-	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
 		scoped_str name = {0};
 		const char *text = pickle_text(p, key, &n);
@@ -106,7 +106,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 			&a.tree, pickle_part(&a.tree, node, PICKLE_ARGUMENTS), 0);
 	pickle_int(&a.tree, node, &stage);
 	uint32_t groups = pickle_get(&a.tree, a.tree.root, "param_groups");
-	pickle_each(
+	pickle_begin(
 		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
 	int rc = 0;
 	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
@@ -120,6 +120,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 				 f->path);
 }
 
+/* Appends the fp32 tensor, moments and step of each parameter, then the common options. */
 static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
@@ -143,9 +144,9 @@ static int universal_open(struct torch_file *f, struct err *e)
 	str_printf(&path, "%s/%s/optimizer_state.pt", f->path, zero_dir);
 	if (!rc && file_exists(path.s))
 		rc = add_common(f, path.s, e);
-	rc = rc || items_end(f, e) ? -1 : 0;
+	rc = rc || items_finish(f, e) ? -1 : 0;
 	return rc;
 }
 
 const struct container container_universal = {
-	.many_archives = true, .is_in = universal_is_in, .open = universal_open};
+	.many_archives = true, .matches = universal_matches, .open = universal_open};

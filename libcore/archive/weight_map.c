@@ -32,7 +32,8 @@ static int list_files(struct weight_map *m, struct err *e)
 			strs_add(&m->files, all.v[i]);
 	return rc || m->files.n <= MAX_FILES
 		       ? rc
-		       : err_set(e, EX_DATAERR, "%s: too many files", m->path);
+		       : err_set(e, EX_DATAERR, "%s: weight_map names more than %d files",
+				 m->path, MAX_FILES);
 }
 
 int weight_map_read(struct weight_map *m, const char *path, struct err *e)
@@ -49,11 +50,11 @@ int weight_map_read(struct weight_map *m, const char *path, struct err *e)
 			 : err_set(e, EX_DATAERR, "%s: weight_map is missing or empty",
 				   path);
 	if (rc)
-		weight_map_free(m);
+		weight_map_release(m);
 	return rc;
 }
 
-void weight_map_free(struct weight_map *m)
+void weight_map_release(struct weight_map *m)
 {
 	json_decref(m->map);
 	strs_free(&m->files);

@@ -10,28 +10,29 @@
 
 #include "base/file.h"
 
+/* Appends the names of the files in a directory. */
 static void find_files(const char *directory, struct zero_files *x)
 {
 	struct dirent *entry;
 	scoped_dir *d = opendir(directory);
 	while (d && (entry = readdir(d))) {
 		const char *name = entry->d_name;
-		bool model = text_ends(name, "_model_states.pt");
+		bool is_model = text_ends(name, "_model_states.pt");
 		if (strstr(name, "expert_") || strstr(name, "expp_rank_"))
-			x->experts |= model || text_ends(name, "_optim_states.pt");
+			x->has_experts |= is_model || text_ends(name, "_optim_states.pt");
 		else if (text_ends(name, "_optim_states.pt") && strstr(name, "_mp_rank_"))
 			strs_add(&x->optim, name);
-		else if (model && strstr(name, "mp_rank_"))
+		else if (is_model && strstr(name, "mp_rank_"))
 			strs_add(&x->model, name);
 		else if (!strncmp(name, "layer_", 6) &&
 			 text_ends(name, "model_states.pt"))
-			x->stages = true;
+			x->has_stages = true;
 	}
 	strs_sort(&x->model);
 	strs_sort(&x->optim);
 }
 
-void zero_files_free(struct zero_files *x)
+void zero_files_release(struct zero_files *x)
 {
 	str_free(&x->directory);
 	strs_free(&x->model);
@@ -56,7 +57,7 @@ static void follow_latest(struct zero_files *x)
 
 bool zero_files_find(struct zero_files *x, const char *path)
 {
-	*x = (struct zero_files){.experts = false};
+	*x = (struct zero_files){.has_experts = false};
 	str_puts(&x->directory, path);
 	find_files(path, x);
 	if (!x->model.n && !x->optim.n)
@@ -64,7 +65,7 @@ bool zero_files_find(struct zero_files *x, const char *path)
 	return x->model.n || x->optim.n;
 }
 
-static int report_no_optimizer(const char *path, struct err *e)
+static int report_missing_optimizer(const char *path, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
 		"%s: the ZeRO optimizer files (*zero_pp_rank_*_optim_states.pt), which hold "
@@ -72,22 +73,21 @@ static int report_no_optimizer(const char *path, struct err *e)
 		path);
 }
 
-/* ---- one file per rank --------------------------------------------------------------- */
 int zero_files_check(const struct zero_files *x, struct err *e)
 {
 	const struct strs *both[] = {&x->model, &x->optim};
-	bool split = x->stages;
+	bool is_split = x->has_stages;
 	for (size_t i = 0; i < ARRAY_LEN(both); i++)
 		for (int64_t k = 0; k < both[i]->n; k++)
-			split = split || !strstr(both[i]->v[k], "mp_rank_00_");
-	if (split || x->experts)
+			is_split = is_split || !strstr(both[i]->v[k], "mp_rank_00_");
+	if (is_split || x->has_experts)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: ZeRO with %s parallelism is not supported; " ZERO_UNIVERSAL,
 			x->directory.s,
-			x->experts  ? "expert"
-			: x->stages ? "pipeline"
-				    : "tensor");
-	return x->optim.n ? 0 : report_no_optimizer(x->directory.s, e);
+			x->has_experts	? "expert"
+			: x->has_stages ? "pipeline"
+					: "tensor");
+	return x->optim.n ? 0 : report_missing_optimizer(x->directory.s, e);
 }
 
 /* Appends the path of a file; fails if it is missing. */
@@ -107,20 +107,21 @@ static int add_file(const struct zero_files *x, const char *name, int64_t ranks,
 int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 	struct strs *paths, struct err *e)
 {
-	static const char of_rank[] = "zero_pp_rank_";
+	static const char rank_prefix[] = "zero_pp_rank_";
 	scoped_str name = {0};
 	/* (fp16 and bf16 may have a prefix) */
-	const char *first = x->optim.v[0], *at = strstr(first, of_rank);
+	const char *first = x->optim.v[0], *at = strstr(first, rank_prefix);
 	int64_t models = stage == 3 ? ranks : 1;
 	int rc = 0;
 	for (int64_t i = 0; i < ranks + models && !rc; i++) {
 		str_clear(&name);
 		if (i < ranks)
 			str_printf(&name, "%.*s%s%lld_mp_rank_00_optim_states.pt",
-				at ? (int)(at - first) : 0, first, of_rank, (long long)i);
+				at ? (int)(at - first) : 0, first, rank_prefix,
+				(long long)i);
 		else if (stage == 3)
-			str_printf(&name, "%s%lld_mp_rank_00_model_states.pt", of_rank,
-				(long long)(i - ranks));
+			str_printf(&name, "%s%lld_mp_rank_00_model_states.pt",
+				rank_prefix, (long long)(i - ranks));
 		else
 			str_puts(&name, "mp_rank_00_model_states.pt");
 		rc = add_file(x, name.s, ranks, paths, e);
@@ -140,15 +141,15 @@ static bool find_one_file(const char *path, struct str *out)
 {
 	struct zero_files x;
 	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
-		  !x.stages && !x.experts &&
+		  !x.has_stages && !x.has_experts &&
 		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
 	if (is && out)
 		str_printf(out, "%s/%s", x.directory.s, x.model.v[0]);
-	zero_files_free(&x);
+	zero_files_release(&x);
 	return is;
 }
 
-static bool is_one_file(const char *path)
+static bool is_one_model_file(const char *path)
 {
 	return !container_has_safetensors(path) && find_one_file(path, NULL);
 }
@@ -159,7 +160,7 @@ static int check_one_file(const struct torch_file *f, struct err *e)
 	static const char shapes[] = "param_shapes.";
 	for (int64_t i = 0; i < f->n; i++)
 		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
-			return report_no_optimizer(f->path, e);
+			return report_missing_optimizer(f->path, e);
 	return 0;
 }
 
@@ -167,9 +168,10 @@ static int open_one_file(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};
 	if (!find_one_file(f->path, &path))
-		return err_set(e, EX_IOERR, "%s: the files have changed", f->path);
+		return err_set(
+			e, EX_IOERR, "%s: the files changed during reading", f->path);
 	return torch_file_open_inside(f, path.s, e) || check_one_file(f, e) ? -1 : 0;
 }
 
 const struct container container_zero_model = {
-	.is_in = is_one_file, .open = open_one_file};
+	.matches = is_one_model_file, .open = open_one_file};

@@ -6,25 +6,11 @@
 #include <zlib.h>
 
 /* Sizes of records, and offsets of their fields, in bytes. */
-enum {
-	LOCAL_BYTES = 30,
-	CENTRAL_BYTES = 46,
-	END_BYTES = 22,
-	END64_BYTES = 56,
-	LOCATOR64_BYTES = 20,
-	MAX_COMMENT = 65535
-};
+enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, MAX_COMMENT = 65535 };
+enum { END_BYTES = 22, END64_BYTES = 56, LOCATOR64_BYTES = 20 };
 enum { LOCAL_NAME = 26, LOCAL_EXTRA = 28 };
-enum {
-	CENTRAL_METHOD = 10,
-	CENTRAL_CRC = 16,
-	CENTRAL_STORED = 20,
-	CENTRAL_SIZE = 24,
-	CENTRAL_NAME = 28,
-	CENTRAL_EXTRA = 30,
-	CENTRAL_COMMENT = 32,
-	CENTRAL_HEADER = 42
-};
+enum { CENTRAL_METHOD = 10, CENTRAL_CRC = 16, CENTRAL_STORED = 20, CENTRAL_SIZE = 24 };
+enum { CENTRAL_NAME = 28, CENTRAL_EXTRA = 30, CENTRAL_COMMENT = 32, CENTRAL_HEADER = 42 };
 enum { END_ENTRIES = 10, END_SIZE = 12, END_BEGIN = 16 };
 enum { END64_ENTRIES = 32, END64_SIZE = 40, END64_BEGIN = 48, LOCATOR64_END = 8 };
 /* A 32-bit field with this value has its 64-bit value in extra field 1. */
@@ -32,7 +18,7 @@ enum { END64_ENTRIES = 32, END64_SIZE = 40, END64_BEGIN = 48, LOCATOR64_END = 8 
 /* torch.save() names entries by numbers. A directory of a million entries has about 100 MB. */
 enum { MAX_DIRECTORY = 1 << 29, MAX_NAME = 1024 };
 
-static uint64_t little_endian(const unsigned char *p, int n_bytes)
+static uint64_t read_le(const unsigned char *p, int n_bytes)
 {
 	uint64_t x = 0;
 	while (n_bytes--)
@@ -40,66 +26,65 @@ static uint64_t little_endian(const unsigned char *p, int n_bytes)
 	return x;
 }
 
-static int damaged(const struct zip *z, const char *why, struct err *e)
+static int reject(const struct zip *z, const char *why, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: not a file of torch.save, or damaged: %s",
+	return err_set(e, EX_DATAERR, "%s: not a file of torch.save(), or damaged: %s",
 		z->name, why);
 }
-
-/* ---- the central directory --------------------------------------------------------- */
 
 struct directory {
 	uint64_t n, begin, n_bytes;
 };
 
-/* Reads the zip64 end record (over 4 GiB or 65,534 entries). `end`: offset of the end record. */
-static int find_end64(
+/* Reads the zip64 end record, for over 4 GiB or 65,534 entries. `end`: offset of the end record. */
+static int read_zip64_end(
 	const struct zip *z, int64_t end, struct directory *d, struct err *e)
 {
 	unsigned char x[END64_BYTES];
 	int64_t locator = end - LOCATOR64_BYTES;
 	if (locator < 0)
-		return damaged(z, "no zip64 end record", e);
+		return reject(z, "the zip64 end record is missing", e);
 	if (file_read_at(z->fd, z->name, x, LOCATOR64_BYTES, z->begin + locator, e))
 		return -1;
-	uint64_t at = little_endian(x + LOCATOR64_END, 8);
+	uint64_t at = read_le(x + LOCATOR64_END, 8);
 	if (memcmp(x, "PK\6\7", 4) || at > (uint64_t)locator ||
 		(uint64_t)locator - at < END64_BYTES)
-		return damaged(z, "no zip64 end record", e);
+		return reject(z, "the zip64 end record is missing", e);
 	if (file_read_at(z->fd, z->name, x, END64_BYTES, z->begin + (int64_t)at, e))
 		return -1;
 	if (memcmp(x, "PK\6\6", 4))
-		return damaged(z, "no zip64 end record", e);
-	*d = (struct directory){little_endian(x + END64_ENTRIES, 8),
-		little_endian(x + END64_BEGIN, 8), little_endian(x + END64_SIZE, 8)};
+		return reject(z, "the zip64 end record is missing", e);
+	*d = (struct directory){read_le(x + END64_ENTRIES, 8),
+		read_le(x + END64_BEGIN, 8), read_le(x + END64_SIZE, 8)};
 	return 0;
 }
 
+/* Finds the central directory by the end record, which a comment of any length may follow. */
 static int find_directory(const struct zip *z, struct directory *d, struct err *e)
 {
 	int64_t n = min64(z->size, END_BYTES + MAX_COMMENT), at = n - END_BYTES;
 	if (at < 0)
-		return damaged(z, "too short", e);
+		return reject(z, "the file is too short", e);
 	scoped_ptr unsigned char *tail = xmalloc((size_t)n);
 	if (file_read_at(z->fd, z->name, tail, (size_t)n, z->begin + z->size - n, e))
 		return -1;
 	while (at >= 0 && (memcmp(tail + at, "PK\5\6", 4) ||
-				  (int64_t)little_endian(tail + at + END_BYTES - 2, 2) !=
+				  (int64_t)read_le(tail + at + END_BYTES - 2, 2) !=
 					  n - at - END_BYTES))
 		at--;
 	if (at >= 0)
-		*d = (struct directory){little_endian(tail + at + END_ENTRIES, 2),
-			little_endian(tail + at + END_BEGIN, 4),
-			little_endian(tail + at + END_SIZE, 4)};
+		*d = (struct directory){read_le(tail + at + END_ENTRIES, 2),
+			read_le(tail + at + END_BEGIN, 4),
+			read_le(tail + at + END_SIZE, 4)};
 	if (at < 0)
-		return damaged(z, "no end record: the file is truncated", e);
+		return reject(z, "the end record is missing: the file is truncated", e);
 	int64_t end = z->size - n + at;
 	if ((d->n == 0xffff || d->begin == IN_EXTRA || d->n_bytes == IN_EXTRA) &&
-		find_end64(z, end, d, e))
+		read_zip64_end(z, end, d, e))
 		return -1;
 	if (d->begin > (uint64_t)end || d->n_bytes > (uint64_t)end - d->begin ||
 		d->n_bytes > MAX_DIRECTORY || d->n > d->n_bytes / CENTRAL_BYTES)
-		return damaged(z, "the directory is out of bounds", e);
+		return reject(z, "the directory is out of bounds", e);
 	return 0;
 }
 
@@ -107,7 +92,7 @@ static int find_directory(const struct zip *z, struct directory *d, struct err *
 static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 {
 	while (n >= 4) {
-		size_t id = little_endian(x, 2), bytes = little_endian(x + 2, 2);
+		size_t id = read_le(x, 2), bytes = read_le(x + 2, 2);
 		x += 4;
 		n -= 4;
 		if (bytes > n)
@@ -117,7 +102,7 @@ static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 				continue;
 			if (bytes < 8)
 				return -1;
-			**fields = little_endian(x, 8);
+			**fields = read_le(x, 8);
 			x += 8;
 			n -= 8;
 			bytes -= 8;
@@ -133,30 +118,29 @@ static int64_t read_entry(
 	struct zip *z, const unsigned char *p, uint64_t left, struct err *e)
 {
 	if (left < CENTRAL_BYTES || memcmp(p, "PK\1\2", 4))
-		return damaged(z, "the directory is damaged", e);
-	uint64_t name = little_endian(p + CENTRAL_NAME, 2),
-		 extra = little_endian(p + CENTRAL_EXTRA, 2);
-	uint64_t all =
-		CENTRAL_BYTES + name + extra + little_endian(p + CENTRAL_COMMENT, 2);
-	uint64_t size = little_endian(p + CENTRAL_SIZE, 4),
-		 stored = little_endian(p + CENTRAL_STORED, 4);
-	uint64_t header = little_endian(p + CENTRAL_HEADER, 4);
+		return reject(z, "the directory is damaged", e);
+	uint64_t name = read_le(p + CENTRAL_NAME, 2),
+		 extra = read_le(p + CENTRAL_EXTRA, 2);
+	uint64_t all = CENTRAL_BYTES + name + extra + read_le(p + CENTRAL_COMMENT, 2);
+	uint64_t size = read_le(p + CENTRAL_SIZE, 4),
+		 stored = read_le(p + CENTRAL_STORED, 4);
+	uint64_t header = read_le(p + CENTRAL_HEADER, 4);
 	uint64_t *const fields[] = {&size, &stored, &header, NULL};
 	if (all > left || read_extra(p + CENTRAL_BYTES + name, extra, fields))
-		return damaged(z, "the directory is damaged", e);
-	if (little_endian(p + CENTRAL_METHOD, 2) || stored != size)
+		return reject(z, "the directory is damaged", e);
+	if (read_le(p + CENTRAL_METHOD, 2) || stored != size)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: compressed zip entries are not supported; torch.save() and DCP do not "
 			"write any",
 			z->name);
 	if (header > (uint64_t)z->size || size > (uint64_t)z->size - header)
-		return damaged(z, "an entry is out of bounds", e);
+		return reject(z, "an entry is out of bounds", e);
 	if (name > MAX_NAME || memchr(p + CENTRAL_BYTES, 0, name))
-		return damaged(z, "the directory is damaged", e);
+		return reject(z, "the directory is damaged", e);
 	struct zip_entry *x = &z->entries[z->n++];
 	*x = (struct zip_entry){.header = z->begin + (int64_t)header,
 		.n_bytes = (int64_t)size,
-		.crc32 = (uint32_t)little_endian(p + CENTRAL_CRC, 4)};
+		.crc32 = (uint32_t)read_le(p + CENTRAL_CRC, 4)};
 	x->name = xmalloc(name + 1);
 	memcpy(x->name, p + CENTRAL_BYTES, name);
 	x->name[name] = '\0';
@@ -180,11 +164,9 @@ static int read_directory(struct zip *z, const struct directory *d, struct err *
 	qsort(z->entries, (size_t)z->n, sizeof(*z->entries), compare_texts);
 	for (int64_t i = 1; i < z->n; i++)
 		if (!strcmp(z->entries[i].name, z->entries[i - 1].name))
-			return damaged(z, "duplicate entry names", e);
+			return reject(z, "duplicate entry names", e);
 	return 0;
 }
-
-/* ---- interface ----------------------------------------------------------------------- */
 
 int zip_open(struct zip *z, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e)
@@ -212,19 +194,19 @@ struct zip_entry *zip_find(const struct zip *z, const char *name)
 		    : NULL;
 }
 
-/* Data follow the local header. Its extra field differs in length from the directory's. */
-int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
+/* Reads the local header: its extra field differs in length from the one in the directory. */
+int zip_locate(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
 {
 	unsigned char head[LOCAL_BYTES];
 	int64_t end = z->begin + z->size;
 	if (end - x->header < LOCAL_BYTES)
-		return damaged(z, "an entry is out of bounds", e);
+		return reject(z, "an entry is out of bounds", e);
 	if (file_read_at(z->fd, z->name, head, LOCAL_BYTES, x->header, e))
 		return -1;
-	*at = x->header + LOCAL_BYTES + (int64_t)little_endian(head + LOCAL_NAME, 2) +
-	      (int64_t)little_endian(head + LOCAL_EXTRA, 2);
+	*at = x->header + LOCAL_BYTES + (int64_t)read_le(head + LOCAL_NAME, 2) +
+	      (int64_t)read_le(head + LOCAL_EXTRA, 2);
 	if (memcmp(head, "PK\3\4", 4) || *at > end - x->n_bytes)
-		return damaged(z, "the header of an entry is damaged", e);
+		return reject(z, "the header of an entry is damaged", e);
 	return 0;
 }
 
@@ -239,12 +221,12 @@ static int check_crc(
 				 z->name, x->name);
 }
 
-int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e)
+int zip_verify(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e)
 {
 	enum { PIECE = 1 << 20 };
-	if (zip_data(z, x, at, e))
+	if (zip_locate(z, x, at, e))
 		return -1;
-	if (x->checked) /* (a storage of many tensors is large) */
+	if (x->is_verified) /* (a storage of many tensors is large) */
 		return 0;
 	scoped_ptr unsigned char *piece = xmalloc((size_t)min64(PIECE, x->n_bytes) + 1);
 	uint64_t sum = crc32(0, NULL, 0);
@@ -254,15 +236,15 @@ int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err 
 		rc = file_read_at(z->fd, z->name, piece, (size_t)n, *at + i, e);
 		sum = crc32(sum, piece, (uInt)n);
 	}
-	x->checked = !rc && !check_crc(z, x, sum, e);
-	return x->checked ? 0 : -1;
+	x->is_verified = !rc && !check_crc(z, x, sum, e);
+	return x->is_verified ? 0 : -1;
 }
 
 int zip_read(
 	const struct zip *z, const struct zip_entry *x, struct str *out, struct err *e)
 {
 	int64_t at;
-	if (zip_data(z, x, &at, e))
+	if (zip_locate(z, x, &at, e))
 		return -1;
 	str_reserve(out, (size_t)x->n_bytes);
 	char *to = out->s + out->len;

@@ -9,7 +9,7 @@ struct zip_entry {
 	int64_t header;	 /* byte of the local header in the file */
 	int64_t n_bytes; /* of the data */
 	uint32_t crc32;
-	bool checked; /* the data matched crc32 */
+	bool is_verified; /* the data matched crc32 */
 };
 
 struct zip {
@@ -25,12 +25,13 @@ struct zip {
 int zip_open(struct zip *z, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e);
 void zip_close(struct zip *z);
-/* Returns NULL if no entry has the name. */
+/* Returns the entry with a name; NULL if there is none. */
 struct zip_entry *zip_find(const struct zip *z, const char *name);
-/* Sets *at to the byte of the file where an entry's data begin. */
-int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e);
-/* Like zip_data(), and verifies the checksum the first time (EX_DATAERR). */
-int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e);
-/* Appends the data of an entry to `out`, and verifies their checksum. */
+/* Sets *at to the offset of an entry's data in the file. */
+int zip_locate(
+	const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e);
+/* Sets *at as zip_locate() does; verifies the checksum the first time (EX_DATAERR). */
+int zip_verify(const struct zip *z, struct zip_entry *x, int64_t *at, struct err *e);
+/* Appends the data of an entry to `out`, and verifies the checksum. */
 int zip_read(
 	const struct zip *z, const struct zip_entry *x, struct str *out, struct err *e);

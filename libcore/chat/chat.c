@@ -42,13 +42,13 @@ void marked_token(struct marked *m, int64_t begin, int64_t end, uint32_t id)
 	m->tokens[m->n_tokens++] = (struct marker_token){{begin, end}, id};
 }
 
-static void add_marker(struct marked *to, const struct marked *m)
+static void add_marker(struct marked *to, const struct marked *marker)
 {
-	int64_t at = (int64_t)to->text.len;
-	str_add(&to->text, m->text.s, m->text.len);
-	for (int64_t i = 0; i < m->n_tokens; i++)
-		marked_token(to, at + m->tokens[i].at.begin, at + m->tokens[i].at.end,
-			m->tokens[i].id);
+	int64_t begin = (int64_t)to->text.len;
+	str_add(&to->text, marker->text.s, marker->text.len);
+	for (int64_t i = 0; i < marker->n_tokens; i++)
+		marked_token(to, begin + marker->tokens[i].at.begin,
+			begin + marker->tokens[i].at.end, marker->tokens[i].id);
 }
 
 /* ---- laying out ---------------------------------------------------------------------------- */
@@ -70,30 +70,28 @@ static void add_turn_text(
 		}
 }
 
-/* Returns true for what Python takes for white space. */
-static bool is_space(const char *text, int64_t n)
+/* Returns true if text begins with a character that str.isspace() of Python accepts. */
+static bool begins_with_space(const char *text, int64_t n)
 {
 	uint32_t code;
 	return utf8_decode(text, n, &code) > 0 &&
 	       (char_classes()[code] == CHAR_SPACE || (code >= 0x1c && code < 0x20));
 }
 
-static struct extract trimmed(const char *text, struct extract x)
+static struct extract trim_space(const char *text, struct extract x)
 {
 	uint32_t code;
-	while (x.begin < x.end && is_space(text + x.begin, x.end - x.begin))
+	while (x.begin < x.end && begins_with_space(text + x.begin, x.end - x.begin))
 		x.begin += utf8_decode(text + x.begin, x.end - x.begin, &code);
 	for (int64_t at = x.end; at > x.begin;) {
 		for (at--; at > x.begin && ((uint8_t)text[at] & 0xc0) == 0x80; at--)
 			;
-		if (!is_space(text + at, x.end - at))
+		if (!begins_with_space(text + at, x.end - at))
 			break;
 		x.end = at;
 	}
 	return x;
 }
-
-/* ---- a conversation ------------------------------------------------------------------------ */
 
 struct layout {
 	const struct chat_template *c;
@@ -137,13 +135,14 @@ static const struct chat_role *turn_role(const struct layout *l, int64_t i)
 	return r;
 }
 
-static const json_t *field_of(const struct chat_turn *t, const char *name)
+/* Returns a field of the JSON of a turn; NULL: missing or null. */
+static const json_t *turn_field(const struct chat_turn *t, const char *name)
 {
 	const json_t *j = t->json ? json_object_get(t->json, name) : NULL;
 	return json_is_null(j) ? NULL : j;
 }
 
-static void add_text(const struct layout *l, enum tool_text which)
+static void add_tool_text(const struct layout *l, enum tool_text which)
 {
 	add_marker(l->out, &l->c->tools[which]);
 }
@@ -157,22 +156,22 @@ static int add_json(struct layout *l, const json_t *j, int indent, struct err *e
 	return 0;
 }
 
-static int add_list(struct layout *l, struct err *e)
+static int add_tool_list(struct layout *l, struct err *e)
 {
-	add_text(l, TOOL_LIST);
+	add_tool_text(l, TOOL_LIST);
 	for (size_t i = 0; i < json_array_size(l->tools); i++) {
-		add_text(l, TOOL_BEFORE);
+		add_tool_text(l, TOOL_BEFORE);
 		if (add_json(l, json_array_get(l->tools, i), l->c->style->indent, e))
 			return -1;
-		add_text(l, TOOL_AFTER);
+		add_tool_text(l, TOOL_AFTER);
 	}
-	add_text(l, TOOL_LIST_END);
+	add_tool_text(l, TOOL_LIST_END);
 	return 0;
 }
 
-/* Returns a value. JSON in a string is parsed to *own; an empty string, or a missing value, is
- * null. Returns NULL if the string is not JSON. */
-static const json_t *value_of(const json_t *j, json_t **own)
+/* Returns j, or the JSON in j if j is a string: the caller frees *own. An empty string and NULL
+ * give null. Returns NULL if the string is not JSON. */
+static const json_t *parse_if_string(const json_t *j, json_t **own)
 {
 	if (!j || (json_is_string(j) && !json_string_length(j)))
 		return *own = json_null();
@@ -182,16 +181,14 @@ static const json_t *value_of(const json_t *j, json_t **own)
 	return j;
 }
 
-/* ---- calls ---------------------------------------------------------------------------------- */
-
 /* Appends the arguments of a call: an object, or, as in OpenAI's API, its JSON in a string. */
-static int add_arguments(struct layout *l, const json_t *j, struct err *e)
+static int add_call_arguments(struct layout *l, const json_t *j, struct err *e)
 {
 	json_auto_t *own = NULL;
-	j = value_of(j, &own);
+	j = parse_if_string(j, &own);
 	if (!j)
 		return turn_error(
-			l, "the arguments of a call are a string that is not JSON", e);
+			l, "tool_calls: the string 'arguments' of a call is not JSON", e);
 	int rc = json_is_null(j) ? 0 : add_json(l, j, 0, e);
 	if (json_is_null(j))
 		str_puts(&l->out->text, "{}");
@@ -204,23 +201,23 @@ static int add_call(struct layout *l, const json_t *call, struct err *e)
 	f = json_is_object(f) ? f : call;
 	name = json_object_get(f, "name");
 	if (!json_is_string(name))
-		return turn_error(l, "a call of tool_calls has no name", e);
-	add_text(l, TOOL_CALL);
+		return turn_error(l, "tool_calls: a call has no name", e);
+	add_tool_text(l, TOOL_CALL);
 	add_turn_text(l->c, json_string_value(name), json_string_length(name), l->out);
-	add_text(l, TOOL_ARGUMENTS);
-	if (add_arguments(l, json_object_get(f, "arguments"), e))
+	add_tool_text(l, TOOL_ARGUMENTS);
+	if (add_call_arguments(l, json_object_get(f, "arguments"), e))
 		return -1;
-	add_text(l, TOOL_CALL_END);
+	add_tool_text(l, TOOL_CALL_END);
 	return 0;
 }
 
-/* Appends the calls of the current turn. `says`: the turn has text before them. */
-static int add_calls(struct layout *l, bool assistant, bool says, struct err *e)
+/* Appends the tool calls of the current turn. `has_text`: the turn has text before the calls. */
+static int add_calls(struct layout *l, bool is_assistant, bool has_text, struct err *e)
 {
 	const struct tool_style *style = l->c->style;
-	const json_t *calls = field_of(&l->turns->v[l->turn], "tool_calls");
+	const json_t *calls = turn_field(&l->turns->v[l->turn], "tool_calls");
 	size_t n = json_array_size(calls);
-	if (calls && (!json_is_array(calls) || (n && !assistant)))
+	if (calls && (!json_is_array(calls) || (n && !is_assistant)))
 		return turn_error(
 			l, "tool_calls is not a list of calls by the assistant", e);
 	if (n && !style)
@@ -228,32 +225,30 @@ static int add_calls(struct layout *l, bool assistant, bool says, struct err *e)
 			"the template does not support tool_calls; qwen, qwen3, qwen3-2507 "
 			"and llama3.1 do",
 			e);
-	if (n && !style->text[TOOL_NEXT_CALL] && (n > 1 || says))
+	if (n && !style->text[TOOL_NEXT_CALL] && (n > 1 || has_text))
 		return turn_error(l,
-			"the template allows one call per turn, and no text in that turn",
+			"the template allows only one call per turn, without text in that turn",
 			e);
 	for (size_t i = 0; i < n; i++) {
-		if (i || says)
-			add_text(l, TOOL_NEXT_CALL);
+		if (i || has_text)
+			add_tool_text(l, TOOL_NEXT_CALL);
 		if (add_call(l, json_array_get(calls, i), e))
 			return -1;
 	}
 	return 0;
 }
 
-/* ---- thoughts ------------------------------------------------------------------------------- */
-
-static struct extract without_lines(
-	const char *text, struct extract x, bool begin, bool end)
+static struct extract strip_newlines(
+	const char *text, struct extract x, bool at_begin, bool at_end)
 {
-	while (begin && x.begin < x.end && text[x.begin] == '\n')
+	while (at_begin && x.begin < x.end && text[x.begin] == '\n')
 		x.begin++;
-	while (end && x.begin < x.end && text[x.end - 1] == '\n')
+	while (at_end && x.begin < x.end && text[x.end - 1] == '\n')
 		x.end--;
 	return x;
 }
 
-/* Returns where the first mark begins in a text, or where the last mark ends; -1: none. */
+/* Returns where the first mark in x begins or, with `last`, the last one ends; -1: no mark. */
 static int64_t find_mark(const char *text, struct extract x, const char *mark, bool last)
 {
 	int64_t n = (int64_t)strlen(mark), found = -1;
@@ -268,44 +263,45 @@ struct thought {
 	struct extract x;
 };
 
-/* Finds the thoughts of a turn, and returns the rest of its text. */
-static struct extract find_thought(
-	const struct layout *l, struct extract says, struct thought *t)
+/* Sets *t to the thoughts of the current turn. Returns the rest of its content. */
+static struct extract split_thought(
+	const struct layout *l, struct extract content, struct thought *t)
 {
-	static const char end[] = "</think>";
-	const json_t *field = field_of(&l->turns->v[l->turn], "reasoning_content");
+	static const char end_mark[] = "</think>";
+	const json_t *reasoning = turn_field(&l->turns->v[l->turn], "reasoning_content");
 	const char *text = l->turns->strings.s;
-	int64_t at = find_mark(text, says, end, false);
+	int64_t at = find_mark(text, content, end_mark, false);
 	*t = (struct thought){.text = text};
-	if (json_is_string(field)) {
-		t->text = json_string_value(field);
-		t->x.end = (int64_t)json_string_length(field);
+	if (json_is_string(reasoning)) {
+		t->text = json_string_value(reasoning);
+		t->x.end = (int64_t)json_string_length(reasoning);
 	} else if (at >= 0) {
-		t->x = without_lines(text, (struct extract){says.begin, at}, false, true);
+		t->x = strip_newlines(
+			text, (struct extract){content.begin, at}, false, true);
 		t->x.begin = max64(t->x.begin, find_mark(text, t->x, "<think>", true));
-		says.begin = find_mark(text, says, end, true);
-		says = without_lines(text, says, true, false);
+		content.begin = find_mark(text, content, end_mark, true);
+		content = strip_newlines(text, content, true, false);
 	}
-	return says;
+	return content;
 }
 
-/* Appends thoughts, only after the last question, as Qwen3 does. Returns the text to follow, then
- * without line breaks at its beginning. */
+/* Appends the thoughts of a turn after the last question, as Qwen3 does. Returns the content,
+ * without leading line breaks if thoughts were appended. */
 static struct extract add_thought(
-	const struct layout *l, const struct thought *t, struct extract says)
+	const struct layout *l, const struct thought *t, struct extract content)
 {
 	bool last = l->turn == l->turns->n - 1;
 	if (l->turn <= l->question || (!last && t->x.begin == t->x.end))
-		return says;
-	struct extract x = without_lines(t->text, t->x, true, true);
-	add_text(l, TOOL_THOUGHT);
+		return content;
+	struct extract x = strip_newlines(t->text, t->x, true, true);
+	add_tool_text(l, TOOL_THOUGHT);
 	add_turn_text(l->c, t->text + x.begin, (size_t)(x.end - x.begin), l->out);
-	add_text(l, TOOL_THOUGHT_END);
-	return without_lines(l->turns->strings.s, says, true, false);
+	add_tool_text(l, TOOL_THOUGHT_END);
+	return strip_newlines(l->turns->strings.s, content, true, false);
 }
 
-/* Returns the user's last turn that is not the result of a tool, as in old conversations. */
-static int64_t last_question(const struct layout *l)
+/* Returns the last user turn that is not a tool result, as in old formats; else the last turn. */
+static int64_t find_last_question(const struct layout *l)
 {
 	static const char begin[] = "<tool_response>", end[] = "</tool_response>";
 	for (int64_t i = l->turns->n - 1; i >= 0; i--) {
@@ -320,15 +316,14 @@ static int64_t last_question(const struct layout *l)
 	return l->turns->n - 1;
 }
 
-/* ---- turns ---------------------------------------------------------------------------------- */
-
+/* Appends the thoughts, text and tool calls of the current turn. */
 static int add_content(struct layout *l, const struct chat_role *r, struct err *e)
 {
 	const struct chat_turn *t = &l->turns->v[l->turn];
-	const json_t *content = field_of(
+	const json_t *content = turn_field(
 		t, t->json && json_object_get(t->json, "content") ? "content" : "value");
 	const struct tool_style *style = l->c->style;
-	bool assistant = is_role(r, "assistant");
+	bool is_assistant = is_role(r, "assistant");
 	struct extract x = t->text;
 	if (style && style->json_results && is_role(r, "tool")) {
 		json_auto_t *text = content && !json_is_string(content)
@@ -338,113 +333,116 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 		return add_json(l, text ? text : content, 0, e);
 	}
 	if (content && !json_is_string(content))
-		return err_set(e, EX_DATAERR,
-			"turn %lld: its content is %s, not a string", (long long)l->turn,
-			json_kind(content));
+		return err_set(e, EX_DATAERR, "turn %lld: content is %s, not a string",
+			(long long)l->turn, json_kind(content));
 	if (l->c->trim)
-		x = trimmed(l->turns->strings.s, x);
-	bool thinks = assistant && style && style->text[TOOL_THOUGHT];
+		x = trim_space(l->turns->strings.s, x);
+	bool thinks = is_assistant && style && style->text[TOOL_THOUGHT];
 	struct thought thought;
 	if (thinks)
-		x = find_thought(l, x, &thought);
-	bool says = x.begin < x.end;
+		x = split_thought(l, x, &thought);
+	bool has_text = x.begin < x.end;
 	if (thinks)
 		x = add_thought(l, &thought, x);
 	add_turn_text(
 		l->c, l->turns->strings.s + x.begin, (size_t)(x.end - x.begin), l->out);
-	return add_calls(l, assistant, says, e);
+	return add_calls(l, is_assistant, has_text, e);
 }
 
-/* Appends the system's first turn, given or by default, and perhaps with the list of tools. */
-static int add_system(struct layout *l, bool given, struct err *e)
+/* Appends the first system turn, given or the default, with the list of tools if there is one. */
+static int add_system(struct layout *l, bool is_given, struct err *e)
 {
 	const struct chat_template *c = l->c;
 	const struct chat_role *r = chat_role_named(c, "system", 6);
-	bool list = l->tools && !c->style->of_user;
-	if (!given && !c->default_system && !list)
+	bool has_list = l->tools && !c->style->tools_in_user_turn;
+	if (!is_given && !c->default_system && !has_list)
 		return 0;
 	if (!r)
 		return turn_error(
-			l, "a list of tools, but the template has no role system", e);
+			l, "tools are listed, but the template has no role 'system'", e);
 	add_marker(l->out, &r->before);
 	if (l->tools)
-		add_text(l, TOOL_SYSTEM);
+		add_tool_text(l, TOOL_SYSTEM);
 	add_marker(l->out, &c->system);
-	if (given && add_content(l, r, e))
+	if (is_given && add_content(l, r, e))
 		return -1;
-	if (!given && c->default_system)
+	if (!is_given && c->default_system)
 		add_turn_text(c, c->default_system, strlen(c->default_system), l->out);
-	if (list && (given || c->default_system))
-		add_text(l, TOOL_SPACE);
-	if (list && add_list(l, e))
+	if (has_list && (is_given || c->default_system))
+		add_tool_text(l, TOOL_SPACE);
+	if (has_list && add_tool_list(l, e))
 		return -1;
 	add_marker(l->out, &r->end);
 	add_marker(l->out, &r->after);
 	return 0;
 }
 
-static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bool list,
-	struct err *e)
+static int add_turn(struct layout *l, const struct chat_role *r, bool is_counted,
+	bool with_tools, struct err *e)
 {
-	bool joins = r->joins && turn_role(l, l->turn - 1) == r;
-	add_marker(l->out, joins ? &r->between : &r->before);
+	bool is_joined = r->joins_turns && turn_role(l, l->turn - 1) == r;
+	add_marker(l->out, is_joined ? &r->between : &r->before);
 	int64_t begin = (int64_t)l->out->text.len;
-	if ((list && add_list(l, e)) || add_content(l, r, e))
+	if ((with_tools && add_tool_list(l, e)) || add_content(l, r, e))
 		return -1;
-	joins = r->joins && turn_role(l, l->turn + 1) == r;
-	if (!joins)
+	is_joined = r->joins_turns && turn_role(l, l->turn + 1) == r;
+	if (!is_joined)
 		add_marker(l->out, &r->end);
-	if (counts)
+	if (is_counted)
 		marked_count(l->out, begin, (int64_t)l->out->text.len);
-	if (!joins)
+	if (!is_joined)
 		add_marker(l->out, &r->after);
 	return 0;
 }
 
-static int unknown_role(const struct layout *l, struct err *e)
+static int unknown_role_error(const struct layout *l, struct err *e)
 {
 	struct extract x = l->turns->v[l->turn].role;
 	scoped_str names = {0};
 	for (int64_t i = 0; i < l->c->n_roles; i++)
 		str_printf(&names, "%s%.40s", i ? ", " : "", l->c->roles[i].name);
-	err_set(e, EX_DATAERR, "turn %lld: the template has no role '%.*s', only: %s",
+	err_set(e, EX_DATAERR,
+		"turn %lld: the template has no role '%.*s'; its roles are %s",
 		(long long)l->turn, (int)min64(x.end - x.begin, 40),
 		l->turns->strings.s + x.begin, names.s);
 	return -1;
 }
 
+/* Appends all turns. `count`: which turns are targets of the loss, COUNT_ASSISTANT and so on. */
 static int add_turns(struct layout *l, int count, struct err *e)
 {
 	const struct chat_turns *turns = l->turns;
-	bool given = is_role(turn_role(l, 0), "system");
-	int64_t last = turns->n - 1;
-	while (last >= 0 && !is_role(turn_role(l, last), "assistant"))
-		last--;
-	if (add_system(l, given, e))
+	bool has_system = is_role(turn_role(l, 0), "system");
+	int64_t last_counted = turns->n - 1;
+	while (last_counted >= 0 && !is_role(turn_role(l, last_counted), "assistant"))
+		last_counted--;
+	if (add_system(l, has_system, e))
 		return -1;
-	l->turn = given;
-	bool of_user = l->tools && l->c->style->of_user;
-	if (of_user && !is_role(turn_role(l, given), "user"))
+	l->turn = has_system;
+	bool tools_in_user_turn = l->tools && l->c->style->tools_in_user_turn;
+	if (tools_in_user_turn && !is_role(turn_role(l, has_system), "user"))
 		return turn_error(l,
-			"the list of tools is in the user's first turn, which should be here",
+			"the template lists the tools in the first user turn, so this must be a user turn",
 			e);
 	for (; l->turn < turns->n; l->turn++) {
 		const struct chat_role *r = turn_role(l, l->turn);
 		if (!r)
-			return unknown_role(l, e);
-		bool counts = is_role(r, "assistant") && !turns->v[l->turn].silent &&
-			      (count == COUNT_ASSISTANT ||
-				      (count == COUNT_LAST && l->turn == last));
-		if (add_turn(l, r, counts, of_user && l->turn == given, e))
+			return unknown_role_error(l, e);
+		bool is_counted =
+			is_role(r, "assistant") && !turns->v[l->turn].silent &&
+			(count == COUNT_ASSISTANT ||
+				(count == COUNT_LAST && l->turn == last_counted));
+		if (add_turn(l, r, is_counted,
+			    tools_in_user_turn && l->turn == has_system, e))
 			return -1;
 	}
 	return 0;
 }
 
-/* Sets l->tools to the list of tools, which may be JSON in a string; NULL: none. */
-static int find_tools(struct layout *l, json_t **own, struct err *e)
+/* Sets l->tools to the list of tools, which may be JSON in a string (*own), or to NULL. */
+static int set_tools(struct layout *l, json_t **own, struct err *e)
 {
-	const json_t *j = value_of(l->turns->tools, own);
+	const json_t *j = parse_if_string(l->turns->tools, own);
 	if (!j)
 		return err_set(
 			e, EX_DATAERR, "field 'tools' is a string that is not JSON");
@@ -466,8 +464,8 @@ int chat_template_apply(
 {
 	struct layout l = {.c = c, .turns = &out->turns, .out = out};
 	json_auto_t *own = NULL;
-	int rc = find_tools(&l, &own, e);
-	l.question = last_question(&l);
+	int rc = set_tools(&l, &own, e);
+	l.question = find_last_question(&l);
 	add_marker(out, &c->begin);
 	rc = rc || add_turns(&l, count, e);
 	add_marker(out, &c->end);

@@ -6,7 +6,7 @@
 
 #include "token/tokenizer.h"
 
-/* Which turns count. */
+/* Which turns count as targets of the loss. */
 #define COUNT_WORDS "assistant", "last", "all", "none"
 enum { COUNT_ASSISTANT, COUNT_LAST, COUNT_ALL, COUNT_NONE };
 
@@ -38,10 +38,10 @@ struct chat_turns {
 	struct str strings; /* roles and texts of all turns */
 	struct chat_turn *v;
 	int64_t n;
-	const struct json_t *tools; /* which the assistant may call; NULL: none */
+	const struct json_t *tools; /* tools that the assistant may call; NULL: none */
 };
 
-/* A document with marks. */
+/* A document with the tokens of its markers and the parts that count. */
 struct marked {
 	struct str text;
 	struct extract *counted; /* ascending; bytes of the text, or indices of ids */

@@ -10,9 +10,7 @@
 
 enum { MAX_TEMPLATE = 1 << 20, MAX_CONFIG = 1 << 24 };
 
-/* ---- recognition ------------------------------------------------------------------ */
-
-/* XXH3 of published templates, as spell() writes them. */
+/* XXH3 of published templates, as normalize_jinja() writes them. */
 static const struct {
 	uint64_t xxh3;
 	const char *name;
@@ -27,101 +25,99 @@ static const struct {
 	{0xc8f324cc402a9529, "qwen3-2507"},
 };
 
-/* Reads a string of an expression, and appends it with unescaped line breaks. Returns its end. */
-static const char *spell_string(const char *at, struct str *out)
+/* Appends the string literal at s with unescaped line breaks. Returns the end of the literal. */
+static const char *normalize_string(const char *s, struct str *out)
 {
-	const char quote = *at++;
-	for (; *at && *at != quote; at++) {
-		if (*at == '\\' && at[1] == 'n') {
+	const char quote = *s++;
+	for (; *s && *s != quote; s++) {
+		if (*s == '\\' && s[1] == 'n') {
 			str_putc(out, '\n');
-			at++;
+			s++;
 		} else {
-			if (*at == '\\' && at[1])
-				str_putc(out, *at++);
-			str_putc(out, *at);
+			if (*s == '\\' && s[1])
+				str_putc(out, *s++);
+			str_putc(out, *s);
 		}
 	}
-	return *at ? at + 1 : at;
+	return *s ? s + 1 : s;
 }
 
-static const char *skip_space(const char *at)
+static const char *skip_space(const char *s)
 {
-	return at + strspn(at, " \t\r\n");
+	return s + strspn(s, " \t\r\n");
 }
 
-/* Writes message.role as message['role']. Returns its end; NULL: something else. */
-static const char *spell_field(const char *at, struct str *out)
+/* Appends .role or .content at s as ['role'] or ['content']. Returns its end; NULL: neither. */
+static const char *normalize_field(const char *s, struct str *out)
 {
 	static const char *const names[] = {".role", ".content"};
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		size_t n = strlen(names[i]);
-		if (strncmp(at, names[i], n) || isalnum((uint8_t)at[n]) || at[n] == '_')
+		if (strncmp(s, names[i], n) || isalnum((uint8_t)s[n]) || s[n] == '_')
 			continue;
 		str_printf(out, "['%s']", names[i] + 1);
-		return at + n;
+		return s + n;
 	}
 	return NULL;
 }
 
 /* Writes an expression or a statement {...} without white space and with strings in single
  * quotes. Joins neighboring strings. Returns the end of the expression. */
-static const char *spell_tag(const char *at, struct str *out)
+static const char *normalize_tag(const char *s, struct str *out)
 {
-	const char end[] = {at[1] == '{' ? '}' : '%', '}', '\0'};
-	str_add(out, at, 2);
-	for (at += 2; *at && strncmp(at, end, 2) != 0;) {
-		const char *next = spell_field(at, out);
-		if (*at == '\'' || *at == '"') {
+	const char end[] = {s[1] == '{' ? '}' : '%', '}', '\0'};
+	str_add(out, s, 2);
+	for (s += 2; *s && strncmp(s, end, 2) != 0;) {
+		const char *next = normalize_field(s, out);
+		if (*s == '\'' || *s == '"') {
 			str_putc(out, '\'');
-			for (next = at;;) {
-				at = spell_string(next, out);
-				next = skip_space(at);
-				next = *next == '+' ? skip_space(next + 1) : at;
-				if (next == at || (*next != '\'' && *next != '"'))
+			for (next = s;;) {
+				s = normalize_string(next, out);
+				next = skip_space(s);
+				next = *next == '+' ? skip_space(next + 1) : s;
+				if (next == s || (*next != '\'' && *next != '"'))
 					break;
 			}
 			str_putc(out, '\'');
 		} else if (next) {
-			at = next;
-		} else if (skip_space(at) > at) {
-			at = skip_space(at);
+			s = next;
+		} else if (skip_space(s) > s) {
+			s = skip_space(s);
 		} else {
-			str_putc(out, *at++);
+			str_putc(out, *s++);
 		}
 	}
-	str_add(out, at, strnlen(at, 2));
-	return at + strnlen(at, 2);
+	str_add(out, s, strnlen(s, 2));
+	return s + strnlen(s, 2);
 }
 
 /* Writes Jinja in a canonical spelling. */
-static void spell(const char *at, struct str *out)
+static void normalize_jinja(const char *s, struct str *out)
 {
-	while (*at)
-		if (*at == '{' && (at[1] == '{' || at[1] == '%'))
-			at = spell_tag(at, out);
+	while (*s)
+		if (*s == '{' && (s[1] == '{' || s[1] == '%'))
+			s = normalize_tag(s, out);
 		else
-			str_putc(out, *at++);
+			str_putc(out, *s++);
 	while (out->len && strchr(" \t\r\n", out->s[out->len - 1]))
 		out->len--;
 }
 
 const char *chat_template_of_jinja(const struct str *jinja)
 {
-	scoped_str spelled = {0};
+	scoped_str normalized = {0};
 	if (!jinja->len || memchr(jinja->s, '\0', jinja->len))
 		return NULL;
-	spell(jinja->s, &spelled);
-	uint64_t xxh3 = hash_bytes(spelled.s, spelled.len, 0);
+	normalize_jinja(jinja->s, &normalized);
+	uint64_t xxh3 = hash_bytes(normalized.s, normalized.len, 0);
 	for (size_t i = 0; i < ARRAY_LEN(known); i++)
 		if (known[i].xxh3 == xxh3)
 			return known[i].name;
 	return NULL;
 }
 
-/* ---- files ------------------------------------------------------------------------ */
-
-/* Finds Jinja: a whole file, or a field of tokenizer_config.json. Returns false if not found. */
-static bool find_jinja(const char *path, const struct str *text, struct str *jinja)
+/* Appends the Jinja of a file: all its text, or a field of tokenizer_config.json; false: none. */
+static bool extract_jinja(const char *path, const struct str *text, struct str *jinja)
 {
 	size_t at = text->len ? strspn(text->s, " \t\r\n") : 0;
 	bool json =
@@ -135,8 +131,8 @@ static bool find_jinja(const char *path, const struct str *text, struct str *jin
 	return jinja->len > 0;
 }
 
-/* Sets *file to the path of a file, or of the file with a template in a directory. */
-static int find_file(const char *path, struct str *file, struct err *e)
+/* Sets *file to `path` or, if that is a directory, to the file in it that has a chat template. */
+static int find_template_file(const char *path, struct str *file, struct err *e)
 {
 	static const char *const names[] = {
 		"chat_template.jinja", "tokenizer_config.json"};
@@ -149,7 +145,7 @@ static int find_file(const char *path, struct str *file, struct err *e)
 	}
 	return file_is_directory(path)
 		       ? err_set(e, EX_DATAERR,
-				 "%s: has no chat_template.jinja and no tokenizer_config.json",
+				 "%s: the directory has no chat_template.jinja and no tokenizer_config.json",
 				 path)
 		       : 0;
 }
@@ -158,12 +154,12 @@ int chat_template_read(
 	const char *path, const char **name, struct str *text, struct err *e)
 {
 	scoped_str file = {0}, jinja = {0}, names = {0};
-	if (find_file(path, &file, e))
+	if (find_template_file(path, &file, e))
 		return -1;
 	bool is_config = text_ends(file.s, "tokenizer_config.json");
 	if (file_read(file.s, is_config ? MAX_CONFIG : MAX_TEMPLATE, text, e))
 		return -1;
-	if (!find_jinja(file.s, text, &jinja) && !is_config)
+	if (!extract_jinja(file.s, text, &jinja) && !is_config)
 		return 0;
 	*name = jinja.len ? chat_template_of_jinja(&jinja) : NULL;
 	str_clear(text);

@@ -74,13 +74,13 @@ static const struct tool_style styles[] = {
 			[TOOL_CALL] = "{\"name\": \"",
 			[TOOL_ARGUMENTS] = "\", \"parameters\": ",
 			[TOOL_CALL_END] = "}"},
-		.of_user = true,
+		.tools_in_user_turn = true,
 		.json_results = true,
 		.indent = 4},
 };
 
 /* Sets c->name and c->source if a built-in template has this name. */
-static void find_built_in(struct chat_template *c, const char *name)
+static void load_built_in(struct chat_template *c, const char *name)
 {
 	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
 		if (!strcmp(built_in[i].name, name)) {
@@ -89,10 +89,8 @@ static void find_built_in(struct chat_template *c, const char *name)
 		}
 }
 
-/* ---- texts with tokens --------------------------------------------------------------------- */
-
-/* Returns the longest added token at the beginning of text; NULL: none. */
-static const struct bpe_added *token_at(
+/* Returns the longest added token at the beginning of text, and its length; NULL: none. */
+static const struct bpe_added *find_added(
 	const struct tokenizer *t, const char *text, size_t n, int64_t *n_bytes)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
@@ -110,51 +108,52 @@ static const struct bpe_added *token_at(
 	return found;
 }
 
-/* Finds the special tokens in a literal text. The tokenizer finds other added tokens in any text;
- * with `guards`, they are found only here. */
-static void find_tokens(struct chat_template *c, struct marked *m, bool guards)
+/* Marks the special tokens in a literal text. The tokenizer finds other added tokens in any text;
+ * with `guards_tokens`, only literal texts have them. */
+static void mark_tokens(struct chat_template *c, struct marked *m, bool guards_tokens)
 {
 	if (!c->t || !bpe_rules_of(c->t))
 		return;
-	for (int64_t at = 0, n, all = (int64_t)m->text.len; at < all; at += max64(1, n)) {
-		const char *here = m->text.s + at;
-		const struct bpe_added *a = token_at(c->t, here, (size_t)(all - at), &n);
-		if (!a || (!guards && !(a->flags & BPE_SPECIAL)))
+	for (int64_t at = 0, n, end = (int64_t)m->text.len; at < end; at += max64(1, n)) {
+		const char *rest = m->text.s + at;
+		const struct bpe_added *a =
+			find_added(c->t, rest, (size_t)(end - at), &n);
+		if (!a || (!guards_tokens && !(a->flags & BPE_SPECIAL)))
 			continue;
 		marked_token(m, at, at + n, a->id);
 		if (a->flags & BPE_SPECIAL)
 			continue;
 		scoped_str name = {0};
-		str_add(&name, here, (size_t)n);
+		str_add(&name, rest, (size_t)n);
 		if (strs_find(&c->guarded, name.s) < 0)
 			strs_add(&c->guarded, name.s);
 	}
 }
 
-/* ---- reading ------------------------------------------------------------------------------- */
-
 static int read_text(struct chat_template *c, const json_t *j, const char *name,
-	bool guards, struct marked *to, struct err *e)
+	bool guards_tokens, struct marked *to, struct err *e)
 {
 	if (!json_is_string(j))
-		return err_set(e, EX_DATAERR, "%.40s is not a string", name);
+		return err_set(
+			e, EX_DATAERR, "key \"%.40s\": a text is not a string", name);
 	str_add(&to->text, json_string_value(j), json_string_length(j));
-	find_tokens(c, to, guards);
+	mark_tokens(c, to, guards_tokens);
 	return 0;
 }
 
+/* Reads a role: its texts before a turn, at the end, after it, and between turns of this role. */
 static int read_role(
 	struct chat_template *c, const char *name, const json_t *texts, struct err *e)
 {
 	size_t n = json_array_size(texts);
 	if (n < 2 || n > 4)
 		return err_set(e, EX_DATAERR,
-			"role %.40s: not a list of the text before a turn, the text that "
-			"ends it, and optionally a text after it and one between two turns",
+			"role \"%.40s\" must be a list of 2 to 4 texts: before a turn, at its end, "
+			"after it, and between two turns of this role",
 			name);
 	c->roles = xgrow(c->roles, c->n_roles, sizeof(*c->roles));
 	struct chat_role *r = &c->roles[c->n_roles++];
-	*r = (struct chat_role){.name = xstrdup(name), .joins = n == 4};
+	*r = (struct chat_role){.name = xstrdup(name), .joins_turns = n == 4};
 	struct marked *const to[] = {&r->before, &r->end, &r->after, &r->between};
 	for (size_t i = 0; i < n; i++)
 		if (read_text(c, json_array_get(texts, i), name, strcmp(name, "tool"),
@@ -168,24 +167,26 @@ static int read_roles(struct chat_template *c, const json_t *roles, struct err *
 	const char *name;
 	json_t *value;
 	if (!json_object_size(roles))
-		return err_set(e, EX_DATAERR, "roles is not an object with roles");
+		return err_set(e, EX_DATAERR,
+			"key \"roles\" is not an object with at least one role");
 	json_object_foreach(
 		(json_t *)roles, name, value) if (read_role(c, name, value, e)) return -1;
 	return 0;
 }
 
-static int read_tools(struct chat_template *c, const json_t *name, struct err *e)
+static int read_tool_style(struct chat_template *c, const json_t *name, struct err *e)
 {
 	const char *text = json_is_string(name) ? json_string_value(name) : "";
 	for (size_t i = 0; i < ARRAY_LEN(styles); i++)
 		if (!strcmp(styles[i].name, text))
 			c->style = &styles[i];
 	if (!c->style)
-		return err_set(e, EX_DATAERR, "tools is not qwen, qwen3 or llama3.1");
+		return err_set(e, EX_DATAERR,
+			"key \"tools\" must be \"qwen\", \"qwen3\" or \"llama3.1\"");
 	for (int i = 0; i < N_TOOL_TEXTS; i++) {
 		const char *literal = c->style->text[i];
 		str_puts(&c->tools[i].text, literal ? literal : "");
-		find_tokens(c, &c->tools[i], false);
+		mark_tokens(c, &c->tools[i], false);
 	}
 	return 0;
 }
@@ -200,7 +201,7 @@ static int read_key(
 	if (!strcmp(name, "system"))
 		return read_text(c, value, name, true, &c->system, e);
 	if (!strcmp(name, "tools"))
-		return read_tools(c, value, e);
+		return read_tool_style(c, value, e);
 	if (!strcmp(name, "roles"))
 		return read_roles(c, value, e);
 	if (!strcmp(name, "trim") && json_is_boolean(value)) {
@@ -212,8 +213,9 @@ static int read_key(
 		return 0;
 	}
 	return err_set(e, EX_DATAERR,
-		"'%.40s': not begin, end, system, default_system (texts), trim (true or "
-		"false), tools (the name of a template) or roles",
+		"key \"%.40s\" is unknown, or its value has the wrong type; the keys are begin, "
+		"end, system and default_system (strings), trim (true or false), tools (the name "
+		"of a template) and roles (an object)",
 		name);
 }
 
@@ -241,17 +243,18 @@ static int parse_template(struct chat_template *c, struct err *e)
 		rc = err_set(e, EX_DATAERR, "key \"roles\" is missing");
 	json_object_foreach(root, name, value) rc = rc || read_key(c, name, value, e);
 	if (!rc && c->default_system && !chat_role_named(c, "system", 6))
-		rc = err_set(e, EX_DATAERR, "default_system, but no role system");
+		rc = err_set(
+			e, EX_DATAERR, "key \"default_system\" needs a role \"system\"");
 	return rc ? -1 : 0;
 }
 
-/* Parses a template whose name or source is set. Takes ownership of c. */
+/* Parses c->source, unless *e is set. Returns c; NULL after an error, with c closed. */
 static struct chat_template *finish_template(
-	struct chat_template *c, const char *from, struct err *e)
+	struct chat_template *c, const char *origin, struct err *e)
 {
 	if (e->code || parse_template(c, e)) {
-		if (from)
-			err_prefix(e, "%s: ", from);
+		if (origin)
+			err_prefix(e, "%s: ", origin);
 		chat_template_close(c);
 		return NULL;
 	}
@@ -264,13 +267,13 @@ struct chat_template *chat_template_open(
 	const char *name, const struct tokenizer *t, struct err *e)
 {
 	struct chat_template *c = xcalloc(1, sizeof(*c));
-	const char *of_jinja = NULL;
+	const char *equivalent = NULL;
 	c->t = t;
-	find_built_in(c, name);
-	if (!c->name && chat_template_read(name, &of_jinja, &c->source, e))
+	load_built_in(c, name);
+	if (!c->name && chat_template_read(name, &equivalent, &c->source, e))
 		return finish_template(c, NULL, e);
-	if (of_jinja)
-		find_built_in(c, of_jinja);
+	if (equivalent)
+		load_built_in(c, equivalent);
 	return finish_template(c, name, e);
 }
 
@@ -279,7 +282,7 @@ struct chat_template *chat_template_open_kept(
 {
 	struct chat_template *c = xcalloc(1, sizeof(*c));
 	c->t = t;
-	find_built_in(c, kept);
+	load_built_in(c, kept);
 	if (*kept == '{')
 		str_puts(&c->source, kept);
 	else if (!c->name)

@@ -11,7 +11,7 @@ struct chat_role {
 	char *name;
 	/* `end` counts as the turn does. `between` replaces all three between turns of one role. */
 	struct marked before, end, after, between;
-	bool joins; /* it has a text `between` */
+	bool joins_turns; /* consecutive turns of this role are joined by `between` */
 };
 
 /* The literal texts around tools, calls of tools and thoughts. */
@@ -32,18 +32,18 @@ enum tool_text {
 };
 
 struct tool_style {
-	const char *name;		/* of the template that has it */
+	const char *name;		/* name of the template with this style */
 	const char *text[N_TOOL_TEXTS]; /* NULL: none; its feature is not supported */
-	bool of_user; /* the list is before the user's first text, not after the system's */
-	bool json_results; /* results of tools are written as JSON */
-	int indent;	   /* of the list's JSON */
+	bool tools_in_user_turn; /* list before the first user text, not after the system text */
+	bool json_results; /* writes the results of tools as JSON */
+	int indent;	   /* indentation of the list, in spaces */
 };
 
 struct chat_template {
 	const struct tokenizer *t;
 	const char *name; /* NULL: not built in */
 	struct str source;
-	struct marked begin, end; /* of a conversation */
+	struct marked begin, end; /* texts at the ends of a conversation */
 	struct marked system;	  /* before the system's first text */
 	char *default_system;	  /* NULL: none */
 	bool trim;
@@ -56,7 +56,7 @@ struct chat_template {
 	bool has_tokens; /* special tokens around the user's turns */
 };
 
-/* Finds a role by name; NULL: none. */
+/* Returns the role with this name; NULL: none. */
 const struct chat_role *chat_role_named(
 	const struct chat_template *c, const char *name, size_t n);
 

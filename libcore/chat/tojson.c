@@ -3,14 +3,14 @@
 
 #include <jansson.h>
 
-static void put_string(struct str *out, const char *text, size_t n)
+static void append_string(struct str *out, const char *text, size_t n)
 {
 	static const char special[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
 	str_putc(out, '"');
 	for (size_t i = 0; i < n; i++) {
-		const char *at = text[i] ? strchr(special, text[i]) : NULL;
-		if (at)
-			str_printf(out, "\\%c", names[at - special]);
+		const char *escape = text[i] ? strchr(special, text[i]) : NULL;
+		if (escape)
+			str_printf(out, "\\%c", names[escape - special]);
 		else if ((uint8_t)text[i] < 0x20)
 			str_printf(out, "\\u%04x", text[i]);
 		else
@@ -19,9 +19,9 @@ static void put_string(struct str *out, const char *text, size_t n)
 	str_putc(out, '"');
 }
 
-/* Appends a number with the fewest digits that restore it. For a power of two, they may be greater
- * than the nearest digits, because the next float above it is twice as far as the one below. */
-static void put_real(struct str *out, double x)
+/* Appends a number with the fewest digits that restore it. The digits of a power of two may be
+ * above the nearest ones: the next float above it is twice as far away as the next one below. */
+static void append_real(struct str *out, double x)
 {
 	char text[NUM_TEXT];
 	int digits = 0;
@@ -42,10 +42,10 @@ static void put_real(struct str *out, double x)
 			x);
 }
 
-static void put_value(struct str *out, const json_t *j, int indent, int depth);
+static void append_value(struct str *out, const json_t *j, int indent, int depth);
 
-/* Begins an item of a list or an object, the first of which is number 0. */
-static void begin_item(struct str *out, size_t i, int indent, int depth)
+/* Appends the text before item i of a list or object: a comma unless i is 0, or a new line. */
+static void append_separator(struct str *out, size_t i, int indent, int depth)
 {
 	if (i)
 		str_puts(out, indent ? "," : ", ");
@@ -53,7 +53,7 @@ static void begin_item(struct str *out, size_t i, int indent, int depth)
 		str_printf(out, "\n%*s", indent * depth, "");
 }
 
-static void put_items(struct str *out, const json_t *j, int indent, int depth)
+static void append_items(struct str *out, const json_t *j, int indent, int depth)
 {
 	bool is_list = json_is_array(j);
 	size_t i = 0;
@@ -61,33 +61,33 @@ static void put_items(struct str *out, const json_t *j, int indent, int depth)
 	json_t *value;
 	str_putc(out, is_list ? '[' : '{');
 	for (; i < json_array_size(j) && out->len < MAX_JSON; i++) {
-		begin_item(out, i, indent, depth + 1);
-		put_value(out, json_array_get(j, i), indent, depth + 1);
+		append_separator(out, i, indent, depth + 1);
+		append_value(out, json_array_get(j, i), indent, depth + 1);
 	}
 	json_object_foreach((json_t *)j, name, value)
 	{
 		if (out->len >= MAX_JSON)
 			break;
-		begin_item(out, i++, indent, depth + 1);
-		put_string(out, name, strlen(name));
+		append_separator(out, i++, indent, depth + 1);
+		append_string(out, name, strlen(name));
 		str_puts(out, ": ");
-		put_value(out, value, indent, depth + 1);
+		append_value(out, value, indent, depth + 1);
 	}
 	if (i && indent)
 		str_printf(out, "\n%*s", indent * depth, "");
 	str_putc(out, is_list ? ']' : '}');
 }
 
-static void put_value(struct str *out, const json_t *j, int indent, int depth)
+static void append_value(struct str *out, const json_t *j, int indent, int depth)
 {
 	if (json_is_string(j))
-		put_string(out, json_string_value(j), json_string_length(j));
+		append_string(out, json_string_value(j), json_string_length(j));
 	else if (json_is_integer(j))
 		str_printf(out, "%lld", (long long)json_integer_value(j));
 	else if (json_is_real(j))
-		put_real(out, json_real_value(j));
+		append_real(out, json_real_value(j));
 	else if (json_is_array(j) || json_is_object(j))
-		put_items(out, j, indent, depth);
+		append_items(out, j, indent, depth);
 	else
 		str_puts(out, json_is_true(j)	 ? "true"
 			      : json_is_false(j) ? "false"
@@ -96,6 +96,6 @@ static void put_value(struct str *out, const json_t *j, int indent, int depth)
 
 bool tojson(struct str *out, const json_t *j, int indent)
 {
-	put_value(out, j, indent, 0);
+	append_value(out, j, indent, 0);
 	return out->len < MAX_JSON;
 }

@@ -22,16 +22,17 @@ enum { CKPT_MODEL, CKPT_MAX_GROUPS = 32 };
 struct ckpt_info {
 	const char *format, *created_by;
 	int64_t version;
-	int64_t step, samples, tokens;	      /* so far */
+	int64_t step, samples, tokens;	      /* done so far */
 	double loss, val_loss, best_val_loss; /* NaN: none */
 	/* fp16: the loss scale, good steps since it changed, skipped steps */
 	double loss_scale; /* 0: none */
 	int64_t loss_scale_good, skipped_steps;
 	uint64_t param_hash;
-	uint64_t data_hash; /* of the corpus; 0: none */
+	uint64_t data_hash; /* hash of the corpus; 0: none */
 	int64_t grid;  /* exponent of the gradients' grid; 0: none, summed in a tree */
-	int64_t order; /* PASS_VERSION of the program; 0: older than that */
-	int64_t workers, worker; /* local SGD: number (0: none), index of this one */
+	int64_t order; /* PASS_VERSION of the program; 0: before there were versions */
+	int64_t workers,
+		worker; /* local SGD: number of workers (0: none), index of the worker */
 };
 
 extern const struct h5_field ckpt_fields[];
@@ -48,18 +49,18 @@ struct ckpt_tensor {
 
 /* ---- write.c --------------------------------------------------------------------- */
 
-/* Gives rank `to` rows [row, row + n) of the unsharded tensor in `out`, which may be NULL on other
- * ranks. Collective: all ranks make the same calls, in ascending order of tensors and rows, on the
+/* Fills `out` on rank `to` with rows [row, row + n) of the unsharded tensor; elsewhere it may be
+ * NULL. Collective: all ranks make the same calls, in ascending order of tensors and rows, on the
  * thread that called ckpt_write_begin(). If source_threads is set it is not collective: only `to`
  * calls it, on any thread and in any order. */
 typedef void ckpt_source(
-	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out);
+	void *arg, int group, int tensor, int64_t row, int64_t n, int to, float *out);
 
 struct ckpt_write {
 	struct comm *comm; /* the ranks that write the file together */
 	const char *path;
 	struct ckpt_info info;
-	const char *config; /* of the run */
+	const char *config; /* options of the run */
 	const char *origin; /* dataset /origin, see struct ckpt; NULL or empty: none */
 	const struct tokenizer *tokenizer;
 	const struct ckpt_tensor *tensors;
@@ -78,7 +79,7 @@ struct ckpt_write {
 
 /* Returns a tight upper bound of the size of the file. */
 int64_t ckpt_bytes(const struct ckpt_write *w);
-/* Returns a tight upper bound of the copy of this rank's part. Uses only rank and size of comm. */
+/* Returns a tight upper bound of the bytes of this rank's part. Uses only rank and size of comm. */
 int64_t ckpt_copy_bytes(const struct ckpt_write *w);
 /* Writes a checkpoint. Collective. On an error an existing file is unchanged; if the disk is known
  * to have too little space, nothing is written. */
@@ -95,7 +96,7 @@ int ckpt_write_begin(
 	struct ckpt_writing **x, const struct ckpt_write *w, float *copy, struct err *e);
 /* Returns true if this rank has written its part, or failed to. Does not block. */
 bool ckpt_write_done(const struct ckpt_writing *x);
-/* Collective. Waits for all parts, and renames the file. Frees x. */
+/* Waits for all parts, renames the file, and frees x. Collective. */
 int ckpt_write_end(struct ckpt_writing *x, struct err *e);
 
 /* ---- read.c ---------------------------------------------------------------------- */
@@ -121,7 +122,7 @@ struct ckpt {
 /* Opens a checkpoint, for ckpt_close(): a file, or the latest one of a run or directory. */
 int ckpt_open(struct ckpt **c, const char *path, struct err *e);
 typedef int ckpt_opener(struct ckpt **c, const char *path, struct err *e);
-/* Like ckpt_open(); "-" is standard input, which is first copied to a temporary file. */
+/* Opens a checkpoint as ckpt_open(), or standard input ("-"), copied to a temporary file first. */
 int ckpt_open_stream(struct ckpt **c, const char *path, struct err *e);
 /* Rejects a PEFT directory or its file of tensors: an adapter, not a model. */
 int ckpt_reject_adapter(const char *path, struct err *e);
@@ -129,11 +130,11 @@ int ckpt_reject_adapter(const char *path, struct err *e);
  * ckpt_close() closes it. */
 struct ckpt *ckpt_from_view(struct ckpt_view *v);
 void ckpt_close(struct ckpt *c);
-/* Both return -1 if the name is missing. */
+/* Return the index of a tensor or group; -1 if the name is missing. */
 int ckpt_find(const struct ckpt *c, const char *name);
 int ckpt_find_group(const struct ckpt *c, const char *name);
-int64_t ckpt_row_size(const struct ckpt_tensor *t); /* elements */
-int64_t ckpt_size(const struct ckpt_tensor *t);
+int64_t ckpt_row_size(const struct ckpt_tensor *t); /* elements of a row */
+int64_t ckpt_size(const struct ckpt_tensor *t);	    /* elements of the tensor */
 bool ckpt_same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b);
 /* Reads rows [row, row + n) of a tensor, and verifies every block that they touch. */
 int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int64_t n,
@@ -141,7 +142,7 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 /* Calls fn with each block of a tensor, until it returns nonzero. Returns its last result, or -1
  * with *e set if the file cannot be read. */
 int ckpt_for_each_block(const struct ckpt *c, int group, int tensor,
-	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
+	int (*fn)(void *arg, int64_t first, const float *x, int64_t n), void *arg,
 	struct err *e);
 /* Adds elements [first, first + n) of a tensor to a hash, initially 0. Over all parameters this is
  * the hash of the model, as in store_hash(). */
@@ -152,14 +153,14 @@ void ckpt_hash_add(struct device *d, uint64_t *hash, const struct ckpt_tensor *t
 
 /* Verifies all blocks, with all threads of the device. */
 int ckpt_verify(const struct ckpt *c, struct err *e);
-/* Like ckpt_verify(), and also verifies the hash of the parameters. */
+/* Verifies all blocks and the hash of the parameters. */
 int ckpt_verify_hash(const struct ckpt *c, struct err *e);
 
 /* ---- directory.c: the checkpoints of a run ---------------------------------------------- */
 
 /* Sets `out` to DIRECTORY/step-00000100.h5. Returns out->s. */
 const char *ckpt_name(struct str *out, const char *directory, int64_t step);
-int64_t ckpt_step(const char *name); /* of such a name without directory; else -1 */
+int64_t ckpt_step(const char *name); /* returns the step in step-00000100.h5; else -1 */
 /* Sets *steps, for free(), to the steps of a directory's checkpoints, ascending. Returns their
  * number, 0 if the directory does not exist, -1 if it cannot be read. */
 int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e);
@@ -172,33 +173,34 @@ void ckpt_prune(const char *directory, int64_t keep, int64_t from);
 /* For a run that resumes from step `after`: removes checkpoints of later steps, except step
  * `except`, and unfinished files of killed runs. */
 void ckpt_remove_after(const char *directory, int64_t after, int64_t except);
-void ckpt_remove_unfinished(
-	const char *directory); /* removes only the unfinished files */
+/* Removes unfinished files of killed runs. */
+void ckpt_remove_unfinished(const char *directory);
 /* Resolves a file, a run, or a directory of checkpoints (the latest one) to a path without links,
  * for free(). If there is no such file, returns the name itself. */
 char *ckpt_find_file(const char *name);
-bool ckpt_is_empty_directory(const char *name); /* a directory without latest.h5 */
+bool ckpt_is_empty_directory(const char *name); /* true: a directory without latest.h5 */
 /* Appends the path of worker K's checkpoint for the first worker's: RUN/worker-K/checkpoints/NAME
  * for RUN/checkpoints/NAME. */
 void ckpt_worker_path(struct str *out, const char *path, int64_t worker);
 /* Returns 0 if a run can use the checkpoint, or -1 with the reason in *e. */
-typedef int ckpt_usable(void *with, const struct ckpt *c, struct err *e);
+typedef int ckpt_usable(void *arg, const struct ckpt *c, struct err *e);
 /* Returns true if the run was killed while its workers wrote their first checkpoint, this one. */
 typedef bool ckpt_begun(const struct ckpt *c);
 /* Returns the path of the newest checkpoint that is intact, usable, and complete on all workers;
  * for free(). NULL: there is none, or only an intact one of a run that had just begun; or, with *e
  * set, none qualifies or the directory cannot be read. Warns of each skipped checkpoint. */
 char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
-	void *with, struct err *e);
+	void *arg, struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 
 struct ckpt_delta {
-	const char
-		*group; /* of the tensor; NULL: `name` is a group that one file lacks */
+	const char *
+		group; /* group of the tensor; NULL: `name` is a group that one file lacks */
 	char name[64];
 	bool only_a, only_b, other_shape;
-	int64_t n, n_differ, first; /* elements, different ones, index of the first one */
+	int64_t n, n_differ,
+		first; /* elements, elements that differ, index of the first */
 	double max_abs;
 	int64_t max_ulp;
 };

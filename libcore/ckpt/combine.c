@@ -5,7 +5,8 @@
 
 struct combination {
 	const struct ckpt_view *views[CKPT_MAX_SOURCES];
-	int *at[CKPT_MAX_SOURCES]; /* [view][tensor] its index in the view */
+	int *indices
+		[CKPT_MAX_SOURCES]; /* [view][tensor] index of the tensor in the view */
 	int n;
 	double weights[CKPT_MAX_SOURCES], divisor;
 };
@@ -16,6 +17,7 @@ static void add_scaled(double *sum, const float *x, int64_t n, double weight)
 		sum[i] += weight * (double)x[i];
 }
 
+/* Computes rows of the weighted sum in fp64. Implements ckpt_view.read. */
 static int read_sum(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -24,9 +26,9 @@ static int read_sum(
 	scoped_ptr double *sum = xcalloc((size_t)n, sizeof(*sum));
 	int rc = 0;
 	for (int i = 0; i < c->n && !rc; i++) {
-		const struct ckpt_rows there = {
-			CKPT_MODEL, c->at[i][r->tensor], r->row, r->n};
-		rc = c->views[i]->read(c->views[i], &there, out, e);
+		const struct ckpt_rows source_rows = {
+			CKPT_MODEL, c->indices[i][r->tensor], r->row, r->n};
+		rc = c->views[i]->read(c->views[i], &source_rows, out, e);
 		if (!rc)
 			add_scaled(sum, out, n, c->weights[i]);
 	}
@@ -45,24 +47,24 @@ static void close_sum(struct ckpt_view *v)
 {
 	struct combination *c = v->with;
 	for (int i = 0; i < c->n; i++)
-		free(c->at[i]);
+		free(c->indices[i]);
 	free(c);
 }
 
-/* Sets at[i] to the index in `b` of tensor i of `a`. Fails if the tensors differ. */
+/* Sets indices[i] to the index in `b` of tensor i of `a`. Fails if the tensors differ. */
 static int match_tensors(
-	const struct ckpt_view *a, const struct ckpt_view *b, int *at, struct err *e)
+	const struct ckpt_view *a, const struct ckpt_view *b, int *indices, struct err *e)
 {
 	if (a->n_tensors != b->n_tensors)
-		return err_set(e, EX_DATAERR, "%s has %d tensors, but %s %d", a->name,
+		return err_set(e, EX_DATAERR, "%s has %d tensors, but %s has %d", a->name,
 			a->n_tensors, b->name, b->n_tensors);
 	for (int i = 0; i < a->n_tensors; i++) {
 		const struct ckpt_tensor *t = &a->tensors[i];
-		at[i] = ckpt_view_find(b, t->name);
-		if (at[i] < 0)
+		indices[i] = ckpt_view_find(b, t->name);
+		if (indices[i] < 0)
 			return err_set(e, EX_DATAERR, "%s lacks the tensor %s of %s",
 				b->name, t->name, a->name);
-		if (!ckpt_same_shape(t, &b->tensors[at[i]]))
+		if (!ckpt_same_shape(t, &b->tensors[indices[i]]))
 			return err_set(e, EX_DATAERR,
 				"%s: the shape of %s differs from %s", b->name, t->name,
 				a->name);
@@ -81,8 +83,8 @@ int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *views, int 
 	for (; c->n < n && !rc; c->n++) {
 		c->views[c->n] = views[c->n];
 		c->weights[c->n] = weights[c->n];
-		c->at[c->n] = xcalloc((size_t)last->n_tensors, sizeof(int));
-		rc = match_tensors(last, views[c->n], c->at[c->n], e);
+		c->indices[c->n] = xcalloc((size_t)last->n_tensors, sizeof(int));
+		rc = match_tensors(last, views[c->n], c->indices[c->n], e);
 	}
 	ckpt_view_copy(v, last);
 	v->read = read_sum;
@@ -90,7 +92,7 @@ int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *views, int 
 	v->with = c;
 	v->info.loss = v->info.val_loss = v->info.best_val_loss = (double)NAN;
 	v->info.loss_scale = 0;
-	ckpt_view_parameters(v);
+	ckpt_view_drop_optimizer(v);
 	if (rc)
 		ckpt_view_close(v);
 	return rc;

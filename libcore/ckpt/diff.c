@@ -3,18 +3,19 @@
 
 #include <math.h>
 
-static bool same_bits(float a, float b)
+static bool have_same_bits(float a, float b)
 {
 	return !memcmp(&a, &b, sizeof(a));
 }
 
+/* Adds the differences of x[n] and y[n], which are elements from `at` on, to *d. */
 static void compare_elements(
 	struct ckpt_delta *d, const float *x, const float *y, int64_t at, int64_t n)
 {
 	if (!memcmp(x, y, (size_t)n * sizeof(*x)))
 		return;
 	for (int64_t i = 0; i < n; i++) {
-		if (same_bits(x[i], y[i]))
+		if (have_same_bits(x[i], y[i]))
 			continue;
 		if (!d->n_differ++)
 			d->first = at + i;
@@ -32,7 +33,7 @@ struct ckpt_pair {
 	int64_t capacity;
 };
 
-static void reserve(struct ckpt_pair *m, int64_t n)
+static void reserve_rows(struct ckpt_pair *m, int64_t n)
 {
 	if (n <= m->capacity)
 		return;
@@ -41,7 +42,7 @@ static void reserve(struct ckpt_pair *m, int64_t n)
 	m->y = xrealloc(m->y, (size_t)n * sizeof(*m->y));
 }
 
-/* A tensor of one of the files. */
+/* A tensor of one of the files, and where to read its rows. */
 struct ckpt_side {
 	const struct ckpt *c;
 	int group, tensor;
@@ -69,7 +70,7 @@ static int compare_tensor(
 	const struct ckpt_tensor *t = &m->a->tensors[i];
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
-	reserve(m, rows * width);
+	reserve_rows(m, rows * width);
 	struct ckpt_side sides[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
 		{m->b, ckpt_find_group(m->b, d->group), j, m->y, {0}}};
 	for (int64_t r = 0; r < t->dims[0]; r += rows) {
@@ -108,8 +109,8 @@ static int compare_groups(struct ckpt_pair *m, int i, int j, int n_groups,
 	return 0;
 }
 
-/* Lists the groups of `a` that `b` lacks. */
-static void add_groups(const struct ckpt *a, const struct ckpt *b, bool first,
+/* Adds the groups of `a` that `b` lacks. */
+static void add_groups(const struct ckpt *a, const struct ckpt *b, bool is_first,
 	struct ckpt_delta **out, int64_t *n)
 {
 	for (int g = 0; g < a->groups.n; g++) {
@@ -117,7 +118,7 @@ static void add_groups(const struct ckpt *a, const struct ckpt *b, bool first,
 			continue;
 		struct ckpt_delta *d = add_delta(out, n, a->groups.v[g]);
 		d->group = NULL;
-		*(first ? &d->only_a : &d->only_b) = true;
+		*(is_first ? &d->only_a : &d->only_b) = true;
 	}
 }
 

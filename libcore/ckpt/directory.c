@@ -88,7 +88,7 @@ void ckpt_prune(const char *directory, int64_t keep, int64_t from)
 }
 
 /* Returns true for an unfinished file or link of a killed program, such as latest.h5.xxx.tmp. */
-static bool is_torn(const char *file)
+static bool is_unfinished(const char *file)
 {
 	size_t n = durable_name(file);
 	scoped_str name = {0};
@@ -102,7 +102,7 @@ void ckpt_remove_unfinished(const char *directory)
 	scoped_str path = {0};
 	scoped_dir *d = opendir(directory);
 	for (struct dirent *f; d && (f = readdir(d));) {
-		if (!is_torn(f->d_name))
+		if (!is_unfinished(f->d_name))
 			continue;
 		str_clear(&path);
 		str_printf(&path, "%s/%s", directory, f->d_name);
@@ -118,9 +118,9 @@ void ckpt_remove_after(const char *directory, int64_t after, int64_t except)
 	for (int64_t i = 0; i < n; i++)
 		if (steps[i] > after && steps[i] != except)
 			remove_step(directory, steps[i]);
-	scoped_ptr char *mark = text_printf("%s/best.h5", directory);
+	scoped_ptr char *best_link = text_printf("%s/best.h5", directory);
 	if (best > after && best != except)
-		unlink(mark);
+		unlink(best_link);
 	free(steps);
 	ckpt_remove_unfinished(directory);
 }
@@ -129,8 +129,8 @@ void ckpt_worker_path(struct str *out, const char *path, int64_t worker)
 {
 	const char *last = "/checkpoints", *name = strrchr(path, '/');
 	size_t directory = name ? (size_t)(name - path) : 0, n = strlen(last);
-	bool below = directory >= n && !memcmp(path + directory - n, last, n);
-	if (!worker || !below) { /* all workers share a file outside of a run */
+	bool is_in_run = directory >= n && !memcmp(path + directory - n, last, n);
+	if (!worker || !is_in_run) { /* all workers share a file outside of a run */
 		str_puts(out, path);
 		return;
 	}
@@ -138,21 +138,21 @@ void ckpt_worker_path(struct str *out, const char *path, int64_t worker)
 	str_printf(out, "/worker-%lld%s%s", (long long)worker, last, name);
 }
 
-/* Fails if the file is not of worker w and the same step, such as a file of an earlier run. */
+/* Fails unless the file is of worker w and the same step: it may be of an earlier run. */
 static int check_worker(
 	const char *path, const struct ckpt *first, int64_t w, struct err *e)
 {
 	struct ckpt *c;
 	if (ckpt_open(&c, path, e))
 		return -1;
-	bool same = c->info.worker == w && c->info.workers == first->info.workers &&
-		    c->info.step == first->info.step;
+	bool is_same = c->info.worker == w && c->info.workers == first->info.workers &&
+		       c->info.step == first->info.step;
 	ckpt_close(c);
-	return same ? 0
-		    : err_set(e, EX_DATAERR,
-			      "%s: %s is not the checkpoint of worker %lld of %lld",
-			      first->path, path, (long long)w,
-			      (long long)first->info.workers);
+	return is_same ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: %s is not the checkpoint of worker %lld of %lld",
+				 first->path, path, (long long)w,
+				 (long long)first->info.workers);
 }
 
 /* Fails if another worker lacks this step's checkpoint. (Only complete files have final names.) */
@@ -175,7 +175,7 @@ static int check_workers(const struct ckpt *c, struct err *e)
 }
 
 char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
-	void *with, struct err *e)
+	void *arg, struct err *e)
 {
 	int64_t *steps, n = ckpt_list(directory, &steps, e);
 	scoped_str path = {0};
@@ -186,9 +186,9 @@ char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
 		struct err why = {0};
 		int rc = ckpt_open(&c, ckpt_name(&path, directory, steps[i]), &why);
 		if (!rc) {
-			bool whole = !ckpt_verify(c, &why);
-			rc = !whole || check_workers(c, &why) || usable(with, c, &why);
-			only_begun = rc && whole && n == 1 && begun(c);
+			bool is_intact = !ckpt_verify(c, &why);
+			rc = !is_intact || check_workers(c, &why) || usable(arg, c, &why);
+			only_begun = rc && is_intact && n == 1 && begun(c);
 			ckpt_close(c);
 		}
 		if (rc && why.code != EX_DATAERR) /* may be intact, must not be lost */

@@ -1,4 +1,4 @@
-/* Reads checkpoints, and verifies data before they are used. */
+/* Reads checkpoints, and verifies each block before it is used. */
 #include "ckpt/view.h"
 
 #include "base/file.h"
@@ -37,7 +37,7 @@ static int count_blocks(const struct ckpt *c)
 	return c->n_tensors * (int)c->groups.n;
 }
 
-static bool has_any(struct h5 *h, const char *group, const struct strs *tensors)
+static bool has_any_tensor(struct h5 *h, const char *group, const struct strs *tensors)
 {
 	bool has = false;
 	for (int64_t i = 0; i < tensors->n && !has; i++) {
@@ -47,7 +47,7 @@ static bool has_any(struct h5 *h, const char *group, const struct strs *tensors)
 	return has;
 }
 
-/* Lists the groups: every HDF5 group of the file that has any of the tensors. */
+/* Lists the groups of the file that have any of the tensors. */
 static int find_groups(
 	struct ckpt *c, struct h5 *h, const struct strs *tensors, struct err *e)
 {
@@ -55,49 +55,50 @@ static int find_groups(
 	int rc = h5_list(h, "/", &names, e);
 	strs_add(&c->groups, "model");
 	for (int64_t i = 0; i < names.n && !rc; i++) {
-		bool other = !strcmp(names.v[i], "model") ||
-			     !strcmp(names.v[i], "xxh3") ||
-			     !strcmp(names.v[i], "tokenizer");
-		if (!other && has_any(h, names.v[i], tensors))
+		bool is_other = !strcmp(names.v[i], "model") ||
+				!strcmp(names.v[i], "xxh3") ||
+				!strcmp(names.v[i], "tokenizer");
+		if (!is_other && has_any_tensor(h, names.v[i], tensors))
 			strs_add(&c->groups, names.v[i]);
 	}
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
-		rc = err_set(e, EX_DATAERR, "%lld groups", (long long)c->groups.n);
+		rc = err_set(e, EX_DATAERR, "%s: %lld groups, more than %d", c->path,
+			(long long)c->groups.n, CKPT_MAX_GROUPS);
 	return rc;
 }
 
-/* Opens dataset i of [group][tensor]. A tensor has state in all groups or in none. */
+/* Opens dataset i of [group][tensor]. Fails if a tensor has state in some groups only. */
 static int open_tensor(
 	struct ckpt *c, struct h5 *h, const struct strs *names, int i, struct err *e)
 {
 	struct ckpt_tensor *t = &c->tensors[i % c->n_tensors];
 	const char *name = names->v[i % c->n_tensors];
 	struct h5_blocks *b = &c->blocks[i];
-	bool model = i < c->n_tensors, first_state = i / c->n_tensors == 1;
+	bool is_model = i < c->n_tensors, is_first_state = i / c->n_tensors == 1;
 	char path[320];
 	snprintf(path, sizeof(path), "/%s/%s", c->groups.v[i / c->n_tensors], name);
-	bool absent = !model && c->info.version > 1 && !h5_has(h, path);
-	if (first_state)
-		t->stateless = absent;
-	if (absent != t->stateless)
-		return err_set(
-			e, EX_DATAERR, "%s has only part of the optimizer state", name);
-	if (absent)
+	bool is_absent = !is_model && c->info.version > 1 && !h5_has(h, path);
+	if (is_first_state)
+		t->stateless = is_absent;
+	if (is_absent != t->stateless)
+		return err_set(e, EX_DATAERR,
+			"%s: %s has only part of the optimizer state", c->path, name);
+	if (is_absent)
 		return 0;
 	if (h5_blocks_open(h, path, b, e))
 		return -1;
 	if (b->type != H5_F32 || b->ndim < 1 || b->ndim > 2 || b->dims[0] < 1 ||
 		(b->ndim == 2 && b->dims[1] < 1) || strlen(name) >= sizeof(t->name) ||
 		text_has_control(path))
-		return err_set(e, EX_DATAERR, "%s is not a tensor", path);
-	const struct ckpt_tensor have = {
+		return err_set(e, EX_DATAERR, "%s: %s is not a tensor", c->path, path);
+	const struct ckpt_tensor shape = {
 		.ndim = b->ndim, .dims = {b->dims[0], b->dims[1]}};
-	if (!model && !ckpt_same_shape(t, &have))
+	if (!is_model && !ckpt_same_shape(t, &shape))
 		return err_set(e, EX_DATAERR,
-			"the shape of %s differs from the parameter", path);
-	if (!model)
+			"%s: the shape of %s differs from the parameter", c->path, path);
+	if (!is_model)
 		return 0;
-	*t = have;
+	*t = shape;
 	snprintf(t->name, sizeof(t->name), "%s", name);
 	return 0;
 }
@@ -107,7 +108,8 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	scoped_strs names = {0};
 	int rc = h5_list(h, "/model", &names, e);
 	if (!rc && (names.n < 1 || names.n > 1 << 20))
-		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
+		rc = err_set(e, EX_DATAERR, "%s: /model has %lld tensors", c->path,
+			(long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
 	rc = rc || find_groups(c, h, &names, e);
@@ -126,14 +128,15 @@ static int check_info(const struct ckpt *c, struct err *e)
 		i->worker < max64(1, i->workers))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: step %lld, %lld samples, %lld tokens, worker %lld of %lld", c->path,
-		(long long)i->step, (long long)i->samples, (long long)i->tokens,
+		"%s: invalid step %lld, %lld samples, %lld tokens or worker %lld of %lld",
+		c->path, (long long)i->step, (long long)i->samples, (long long)i->tokens,
 		(long long)i->worker, (long long)i->workers);
 }
 
 enum { MAX_NUMBERS = 1 << 26 };
 
-static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
+/* Reads attributes, texts and the tokenizer, and opens all tensors. */
+static int read_contents(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	if (h5_check_format(h, "pt-checkpoint", CKPT_VERSION, e) || h5_check_seal(h, e) ||
 		h5_fields_read(h, "/", ckpt_fields, &c->info, e) || check_info(c, e) ||
@@ -144,21 +147,21 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 					  (void **)&c->numbers, &c->n_numbers, e))
 		return -1;
 	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e)) {
-		bool named = !strncmp(e->msg, c->path, strlen(c->path)); /* from h5 */
-		return named ? -1 : err_prefix(e, "%s: ", c->path);
+		bool has_path = !strncmp(e->msg, c->path, strlen(c->path)); /* from h5 */
+		return has_path ? -1 : err_prefix(e, "%s: ", c->path);
 	}
 	return open_tensors(c, h, e);
 }
 
-/* Returns the file or link that a name stands for; for free(). */
-static char *resolve(const char *name)
+/* Returns the path of the file or link that a name stands for; for free(). */
+static char *resolve_name(const char *name)
 {
-	static const char *const below[] = {"/latest.h5", "/checkpoints/latest.h5"};
+	static const char *const links[] = {"/latest.h5", "/checkpoints/latest.h5"};
 	struct str path = {0};
 	struct stat st;
-	for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(links); i++) {
 		str_clear(&path);
-		str_printf(&path, "%s%s", name, below[i]);
+		str_printf(&path, "%s%s", name, links[i]);
 		if (!lstat(path.s, &st))
 			return path.s;
 	}
@@ -168,13 +171,13 @@ static char *resolve(const char *name)
 
 bool ckpt_is_empty_directory(const char *name)
 {
-	scoped_ptr char *path = resolve(name);
+	scoped_ptr char *path = resolve_name(name);
 	return file_is_directory(path);
 }
 
 char *ckpt_find_file(const char *name)
 {
-	char *path = resolve(name), *real = realpath(path, NULL);
+	char *path = resolve_name(name), *real = realpath(path, NULL);
 	if (!real)
 		return path;
 	free(path);
@@ -192,7 +195,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	struct ckpt *c = xcalloc(1, sizeof(*c));
 	c->path = name;
 	c->fd = -1;
-	int rc = read_all(c, h, e);
+	int rc = read_contents(c, h, e);
 	if (!rc && (c->fd = open(path, O_RDONLY | O_CLOEXEC)) < 0)
 		rc = err_errno(e, name);
 	if (!rc)
@@ -206,7 +209,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 }
 
 /* Describes a file of another program by its first bytes; NULL: unknown. */
-static const char *foreign_file(const char *first, size_t n)
+static const char *describe_foreign_file(const char *first, size_t n)
 {
 	enum { LLMC_GPT2 = 20240326, LLMC_LLAMA = 20240803 };
 	uint64_t header;
@@ -222,7 +225,7 @@ static const char *foreign_file(const char *first, size_t n)
 	return first[8] == '{' && header < 1 << 28 ? "a file of safetensors" : NULL;
 }
 
-static const char *foreign_directory(const char *name)
+static const char *describe_foreign_directory(const char *name)
 {
 	static const struct {
 		const char *file, *what;
@@ -282,22 +285,22 @@ static int reject_foreign(
 			name);
 	else
 		str_puts(&path, ".");
-	scoped_ptr char *with = text_printf("--vocabulary %s ", path.s);
+	scoped_ptr char *vocabulary = text_printf("--vocabulary %s ", path.s);
 	str_puts(&path, "/tokenizer.json");
 	return err_set(e, EX_DATAERR,
 		"%s: %s, not a pt checkpoint; 'pt-ckpt convert %s%s -o NEW.h5' converts it%s",
-		name, what, file_exists(path.s) ? with : "", name,
+		name, what, file_exists(path.s) ? vocabulary : "", name,
 		advice_on(ADVICE_FOREIGN_MODEL));
 }
 
-/* Reports a directory without a link to its latest checkpoint. */
+/* Reports a directory that lacks a link to its latest checkpoint. */
 static int reject_empty(const char *name, struct err *e)
 {
 	scoped_str newest = {0};
-	struct err none = {0};
-	scoped_ptr char *below = text_printf("%s/checkpoints", name);
-	const char *directory = file_is_directory(below) ? below : name;
-	int64_t *steps, n = ckpt_list(directory, &steps, &none);
+	struct err ignored = {0};
+	scoped_ptr char *checkpoints = text_printf("%s/checkpoints", name);
+	const char *directory = file_is_directory(checkpoints) ? checkpoints : name;
+	int64_t *steps, n = ckpt_list(directory, &steps, &ignored);
 	if (n > 0)
 		ckpt_name(&newest, directory, steps[n - 1]);
 	free(steps);
@@ -308,7 +311,7 @@ static int reject_empty(const char *name, struct err *e)
 }
 
 /* Rejects other formats by directory contents or first bytes; HDF5 checks the rest. */
-static int check_own(const char *name, const char *path, struct err *e)
+static int check_format(const char *name, const char *path, struct err *e)
 {
 	char first[9];
 	struct stat st;
@@ -317,12 +320,12 @@ static int check_own(const char *name, const char *path, struct err *e)
 	if (ckpt_reject_adapter(path, e))
 		return -1;
 	if (S_ISDIR(st.st_mode)) {
-		const char *what = foreign_directory(path);
+		const char *what = describe_foreign_directory(path);
 		return what ? reject_foreign(name, what, true, e) : reject_empty(name, e);
 	}
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	int64_t n = fd < 0 ? 0 : file_read_first(fd, name, first, sizeof(first), e);
-	const char *what = n > 0 ? foreign_file(first, (size_t)n) : NULL;
+	const char *what = n > 0 ? describe_foreign_file(first, (size_t)n) : NULL;
 	if (fd >= 0)
 		close(fd);
 	if (n < 0)
@@ -332,8 +335,8 @@ static int check_own(const char *name, const char *path, struct err *e)
 
 int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 {
-	char *path = resolve(name);
-	if (check_own(name, path, e)) {
+	char *path = resolve_name(name);
+	if (check_format(name, path, e)) {
 		free(path);
 		return -1;
 	}
@@ -342,23 +345,24 @@ int ckpt_open(struct ckpt **out, const char *name, struct err *e)
 
 int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
 {
-	static const char from[] = "standard input";
-	char kept[4096];
+	static const char source_name[] = "standard input";
+	char temporary[4096];
 	struct stream s;
 	if (strcmp(name, "-"))
 		return ckpt_open(out, name, e);
-	if (stream_read_first(&s, STDIN_FILENO, from, e))
+	if (stream_read_first(&s, STDIN_FILENO, source_name, e))
 		return -1;
 	if (!h5_has_signature(s.first, s.n))
-		return err_set(e, EX_DATAERR, "%s: %s", from,
-			foreign_file(s.first, s.n) ? foreign_file(s.first, s.n)
-						   : "not an HDF5 file, or damaged");
-	int fd = file_spool(&s, INT64_MAX, kept, e);
+		return err_set(e, EX_DATAERR, "%s: %s", source_name,
+			describe_foreign_file(s.first, s.n)
+				? describe_foreign_file(s.first, s.n)
+				: "not an HDF5 file, or damaged");
+	int fd = file_spool(&s, INT64_MAX, temporary, e);
 	if (fd < 0)
 		return -1;
 	close(fd);
-	int rc = open_file(out, kept, xstrdup(from), e);
-	cleanup_remove(kept);
+	int rc = open_file(out, temporary, xstrdup(source_name), e);
+	cleanup_remove(temporary);
 	return rc;
 }
 
@@ -447,9 +451,9 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
 		int64_t first = k * b->block_rows;
 		int64_t last = min64(b->rows, first + b->block_rows);
-		int64_t from = max64(row, first), to = min64(row + n, last);
-		float *to_out = out + (from - row) * width;
-		if (from == first && to == last) {
+		int64_t begin = max64(row, first), end = min64(row + n, last);
+		float *to_out = out + (begin - row) * width;
+		if (begin == first && end == last) {
 			rc = read_block(c, b, k, to_out, e);
 			continue;
 		}
@@ -457,14 +461,14 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 			piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
 		rc = read_block(c, b, k, piece, e);
 		if (!rc)
-			memcpy(to_out, piece + (from - first) * width,
-				(size_t)((to - from) * width) * sizeof(float));
+			memcpy(to_out, piece + (begin - first) * width,
+				(size_t)((end - begin) * width) * sizeof(float));
 	}
 	return rc;
 }
 
 int ckpt_for_each_block(const struct ckpt *c, int group, int tensor,
-	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
+	int (*fn)(void *arg, int64_t first, const float *x, int64_t n), void *arg,
 	struct err *e)
 {
 	const struct ckpt_tensor *t = &c->tensors[tensor];
@@ -478,7 +482,7 @@ int ckpt_for_each_block(const struct ckpt *c, int group, int tensor,
 	for (int64_t r = 0; r < t->dims[0] && !rc; r += step) {
 		int64_t n = min64(step, t->dims[0] - r);
 		rc = ckpt_read_rows(c, group, tensor, r, n, piece, e);
-		rc = rc ? rc : fn(with, r * width, piece, n * width);
+		rc = rc ? rc : fn(arg, r * width, piece, n * width);
 	}
 	return rc;
 }

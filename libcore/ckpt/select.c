@@ -8,7 +8,7 @@
 
 struct selected {
 	const struct ckpt_view *source;
-	int *at; /* [tensor] index in the source */
+	int *indices; /* [tensor] index in the source */
 	enum dtype round_to;
 };
 
@@ -35,8 +35,9 @@ static int read_selected(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	const struct selected *s = v->with;
-	const struct ckpt_rows there = {r->group, s->at[r->tensor], r->row, r->n};
-	if (s->source->read(s->source, &there, out, e))
+	const struct ckpt_rows source_rows = {
+		r->group, s->indices[r->tensor], r->row, r->n};
+	if (s->source->read(s->source, &source_rows, out, e))
 		return -1;
 	if (s->round_to == DT_F32 || r->group != CKPT_MODEL)
 		return 0;
@@ -47,11 +48,11 @@ static int read_selected(
 static void close_selected(struct ckpt_view *v)
 {
 	struct selected *s = v->with;
-	free(s->at);
+	free(s->indices);
 	free(s);
 }
 
-static bool is_kept(const struct strs *patterns, const char *name)
+static bool is_selected(const struct strs *patterns, const char *name)
 {
 	for (int64_t i = 0; patterns && i < patterns->n; i++)
 		if (!fnmatch(patterns->v[i], name, 0))
@@ -75,15 +76,13 @@ static int check_patterns(
 	return 0;
 }
 
-/* ---- names ------------------------------------------------------------------------ */
-
 struct rename {
 	const char *old, *new;
 	size_t n;
 	bool at_begin, at_end;
 };
 
-static int rename_parse(struct rename *r, const char *rule, struct err *e)
+static int parse_rename(struct rename *r, const char *rule, struct err *e)
 {
 	const char *equals = strchr(rule, '=');
 	if (!equals || equals == rule)
@@ -96,12 +95,12 @@ static int rename_parse(struct rename *r, const char *rule, struct err *e)
 	r->at_end = r->n && r->old[r->n - 1] == '$';
 	r->n -= r->at_end;
 	if (!r->n && !r->at_begin && !r->at_end)
-		return err_set(e, EX_USAGE, "rename: '%s' has no old text", rule);
+		return err_set(e, EX_USAGE, "rename: '%s' has no text before '='", rule);
 	return 0;
 }
 
 /* Returns the first match of the rule in a name, or NULL. */
-static const char *rename_find(const struct rename *r, const char *name)
+static const char *find_match(const struct rename *r, const char *name)
 {
 	size_t len = strlen(name);
 	if (len < r->n)
@@ -115,23 +114,25 @@ static const char *rename_find(const struct rename *r, const char *name)
 	return memmem(name, len, r->old, r->n);
 }
 
-static int rename_apply(const struct rename *r, struct ckpt_tensor *t, struct err *e)
+static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct err *e)
 {
 	scoped_str out = {0};
-	const char *at = rename_find(r, t->name);
+	const char *at = find_match(r, t->name);
 	if (!at)
 		return 0;
 	str_add(&out, t->name, (size_t)(at - t->name));
 	str_puts(&out, r->new);
 	str_puts(&out, at + r->n);
-	bool fits = out.len && out.len < sizeof(t->name) && !strchr(out.s, '/') &&
-		    !text_has_control(out.s);
-	int rc = fits ? 0
-		      : err_set(e, EX_USAGE,
-				"rename: '%s' cannot be the name of a tensor: 1 to %zu "
-				"characters without / and control characters",
-				out.s, sizeof(t->name) - 1);
-	if (fits)
+	bool is_valid = out.len && out.len < sizeof(t->name) && !strchr(out.s, '/') &&
+			!text_has_control(out.s);
+	int rc =
+		is_valid
+			? 0
+			: err_set(e, EX_USAGE,
+				  "rename: '%s' cannot be the name of a tensor: 1 to %zu "
+				  "characters without / and control characters",
+				  out.s, sizeof(t->name) - 1);
+	if (is_valid)
 		snprintf(t->name, sizeof(t->name), "%s", out.s);
 	return rc;
 }
@@ -162,46 +163,44 @@ static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err 
 {
 	for (int64_t i = 0; rules && i < rules->n; i++) {
 		struct rename r;
-		bool used = false;
-		if (rename_parse(&r, rules->v[i], e))
+		bool is_used = false;
+		if (parse_rename(&r, rules->v[i], e))
 			return -1;
 		for (int k = 0; k < v->n_tensors; k++) {
-			used = used || rename_find(&r, v->tensors[k].name);
-			if (rename_apply(&r, &v->tensors[k], e))
+			is_used = is_used || find_match(&r, v->tensors[k].name);
+			if (apply_rename(&r, &v->tensors[k], e))
 				return -1;
 		}
-		if (!used)
+		if (!is_used)
 			return err_set(e, EX_USAGE,
 				"rename: no tensor name contains '%s'", rules->v[i]);
 	}
 	return check_unique(v, e);
 }
 
-/* ---- the view --------------------------------------------------------------------- */
-
 int ckpt_select(struct ckpt_view *v, const struct ckpt_view *source,
-	const struct ckpt_selection *how, struct err *e)
+	const struct ckpt_selection *selection, struct err *e)
 {
-	if (check_patterns(how->tensors, source, e))
+	if (check_patterns(selection->tensors, source, e))
 		return -1;
 	struct selected *s = xcalloc(1, sizeof(*s));
 	ckpt_view_copy(v, source);
-	*s = (struct selected){.source = source, .round_to = how->round_to};
-	s->at = xcalloc((size_t)source->n_tensors, sizeof(*s->at));
+	*s = (struct selected){.source = source, .round_to = selection->round_to};
+	s->indices = xcalloc((size_t)source->n_tensors, sizeof(*s->indices));
 	v->n_tensors = 0;
 	for (int k = 0; k < source->n_tensors; k++) {
-		int i = how->order ? how->order[k] : k;
-		if (!is_kept(how->tensors, source->tensors[i].name))
+		int i = selection->order ? selection->order[k] : k;
+		if (!is_selected(selection->tensors, source->tensors[i].name))
 			continue;
 		v->tensors[v->n_tensors] = source->tensors[i];
-		s->at[v->n_tensors++] = i;
+		s->indices[v->n_tensors++] = i;
 	}
-	if (how->parameters_only)
-		ckpt_view_parameters(v);
+	if (selection->parameters_only)
+		ckpt_view_drop_optimizer(v);
 	v->read = read_selected;
 	v->close = close_selected;
 	v->with = s;
-	int rc = rename_all(v, how->renames, e);
+	int rc = rename_all(v, selection->renames, e);
 	if (rc)
 		ckpt_view_close(v);
 	return rc;

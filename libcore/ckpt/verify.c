@@ -14,7 +14,7 @@ enum { BLOCKS_PER_THREAD = 16 };
 struct block {
 	const struct h5_blocks *blocks;
 	int64_t number;
-	int tensor; /* to hash; -1: none */
+	int tensor; /* parameter to hash; -1: none */
 	struct err why;
 };
 
@@ -74,8 +74,8 @@ static int add_blocks(
 	return 0;
 }
 
-/* Verifies all blocks of all groups. Sets *hash of the parameters, unless NULL. */
-static int verify(const struct ckpt *c, uint64_t *hash, struct err *e)
+/* Verifies all blocks of all groups. Sets *hash to the hash of the parameters, unless NULL. */
+static int verify_blocks(const struct ckpt *c, uint64_t *hash, struct err *e)
 {
 	struct verifying v = {.c = c};
 	int n = c->n_tensors * (int)c->groups.n, rc = 0;
@@ -99,13 +99,13 @@ static int verify(const struct ckpt *c, uint64_t *hash, struct err *e)
 
 int ckpt_verify(const struct ckpt *c, struct err *e)
 {
-	return verify(c, NULL, e);
+	return verify_blocks(c, NULL, e);
 }
 
 int ckpt_verify_hash(const struct ckpt *c, struct err *e)
 {
 	uint64_t hash;
-	if (verify(c, &hash, e))
+	if (verify_blocks(c, &hash, e))
 		return -1;
 	if (hash != c->info.param_hash)
 		return err_set(e, EX_DATAERR,

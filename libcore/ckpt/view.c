@@ -1,7 +1,7 @@
 /* Views of checkpoints, and writing of views. */
 #include "ckpt/view.h"
 
-static int read_ckpt(
+static int read_ckpt_rows(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	return ckpt_read_rows(v->with, r->group, r->tensor, r->row, r->n, out, e);
@@ -27,7 +27,7 @@ void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c)
 		.tokenizer = c->tokenizer.kind ? &c->tokenizer : NULL,
 		.numbers = c->numbers,
 		.n_numbers = c->n_numbers,
-		.read = read_ckpt,
+		.read = read_ckpt_rows,
 		.with = (void *)c};
 	str_puts(&v->config, c->config.s);
 	str_add(&v->origin, c->origin.s, c->origin.len);
@@ -35,22 +35,22 @@ void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c)
 	copy_names(&v->groups, &c->groups);
 }
 
-void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *of)
+void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *source)
 {
-	*v = *of;
+	*v = *source;
 	v->config = v->origin = v->other_state = (struct str){0};
 	v->groups = (struct strs){0};
 	v->settings = NULL;
 	v->copies = NULL;
 	v->file_name = NULL;
 	v->close = NULL;
-	str_puts(&v->config, of->config.s);
-	str_add(&v->origin, of->origin.s, of->origin.len);
-	copy_tensors(v, of->tensors, of->n_tensors);
-	copy_names(&v->groups, &of->groups);
+	str_puts(&v->config, source->config.s);
+	str_add(&v->origin, source->origin.s, source->origin.len);
+	copy_tensors(v, source->tensors, source->n_tensors);
+	copy_names(&v->groups, &source->groups);
 }
 
-void ckpt_view_parameters(struct ckpt_view *v)
+void ckpt_view_drop_optimizer(struct ckpt_view *v)
 {
 	strs_free(&v->groups);
 	strs_add(&v->groups, "model");
@@ -94,8 +94,6 @@ float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e)
 	return NULL;
 }
 
-/* ---- reading everything ----------------------------------------------------------- */
-
 /* Reads a tensor of a group in blocks, and adds it to the hash unless NULL. */
 static int read_tensor(const struct ckpt_view *v, int group, int tensor, uint64_t *hash,
 	float **block, struct err *e)
@@ -132,10 +130,10 @@ int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e)
 	return read_group(v, CKPT_MODEL, hash, e);
 }
 
-static void report_copy(void *with, const struct ckpt_copy *x)
+static void report_copy(void *arg, const struct ckpt_copy *x)
 {
-	if (x->differ && !((struct err *)with)->code)
-		err_set(with, EX_FAILED,
+	if (x->differ && !((struct err *)arg)->code)
+		err_set(arg, EX_FAILED,
 			"%s: the copies of %s and %s differ in %lld of %lld elements, first in "
 			"element %lld: %g and %g",
 			x->name, x->whose, x->first, (long long)x->differ,
@@ -144,27 +142,25 @@ static void report_copy(void *with, const struct ckpt_copy *x)
 
 int ckpt_view_check(const struct ckpt_view *v, struct err *e)
 {
-	struct err apart = {0};
+	struct err copy_error = {0};
 	for (int g = 0; g < (int)v->groups.n; g++)
 		if (read_group(v, g, NULL, e))
 			return -1;
-	if (v->copies && v->copies(v, report_copy, &apart, e))
+	if (v->copies && v->copies(v, report_copy, &copy_error, e))
 		return -1;
-	*e = apart;
-	return apart.code ? err_prefix(e, "%s: ", v->name) : 0;
+	*e = copy_error;
+	return copy_error.code ? err_prefix(e, "%s: ", v->name) : 0;
 }
-
-/* ---- writing ---------------------------------------------------------------------- */
 
 struct writing {
 	const struct ckpt_view *v;
 	struct err e;
 };
 
-static void read_rows(
-	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
+static void read_view_rows(
+	void *arg, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
-	struct writing *w = with;
+	struct writing *w = arg;
 	const struct ckpt_rows rows = {group, tensor, row, n};
 	(void)to;
 	if (!w->e.code)
@@ -173,7 +169,7 @@ static void read_rows(
 
 int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e)
 {
-	struct writing with = {.v = v};
+	struct writing arg = {.v = v};
 	struct ckpt_write w = {.path = path,
 		.info = v->info,
 		.config = v->config.s ? v->config.s : "",
@@ -184,9 +180,9 @@ int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e)
 		.n_groups = (int)v->groups.n,
 		.numbers = v->numbers,
 		.n_numbers = v->n_numbers,
-		.source = read_rows,
-		.with = &with,
-		.source_error = &with.e};
+		.source = read_view_rows,
+		.with = &arg,
+		.source_error = &arg.e};
 	w.info.format = "pt-checkpoint";
 	w.info.version = CKPT_VERSION;
 	for (int g = 0; g < w.n_groups; g++)

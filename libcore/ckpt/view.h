@@ -18,12 +18,12 @@ struct ckpt_copy {
 	const char *name; /* in the files */
 	const char *kind; /* "parameters", "exp_avg", "exp_avg_sq" or "step" */
 	const char *whose,
-		*first; /* "tp 1", which saved this copy, and "tp 0" that is read */
-	int64_t n, differ, at; /* elements, how many differ, index of the first one */
-	double value[2]; /* that element, of the one that is read and of this copy */
-	double distance; /* |read - copy| / |read|, 2-norms */
+		*first; /* ranks that saved this and the first copy: "tp 1", "tp 0" */
+	int64_t n, differ, at; /* elements, elements that differ, index of the first */
+	double value[2];       /* the element `at` of the first and of this copy */
+	double distance;       /* |first - this| / |first|, 2-norms */
 };
-typedef void ckpt_report_copy(void *with, const struct ckpt_copy *copy);
+typedef void ckpt_report_copy(void *arg, const struct ckpt_copy *copy);
 
 /* The settings of a tensor's optimizer group; below 0: unknown. */
 struct ckpt_settings {
@@ -53,8 +53,8 @@ struct ckpt_view {
 	/* Reads rows in fp32. Fails if they are damaged. */
 	int (*read)(const struct ckpt_view *v, const struct ckpt_rows *rows, float *out,
 		struct err *e);
-	/* Compares all copies with what is read, and reports each; NULL: no copies. */
-	int (*copies)(const struct ckpt_view *v, ckpt_report_copy *report, void *with,
+	/* Compares all further copies with the tensors, and reports each; NULL: no copies. */
+	int (*copies)(const struct ckpt_view *v, ckpt_report_copy *report, void *arg,
 		struct err *e);
 	/* Appends a parameter's name in the file, and the range of rows; NULL: names are equal. */
 	void (*file_name)(const struct ckpt_view *v, int tensor, struct str *out);
@@ -66,10 +66,10 @@ struct ckpt_view {
 
 /* Initializes a view of a checkpoint, which the caller keeps open. */
 void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c);
-/* Initializes a view with the attributes and tensors of another one. Borrows its tokenizer. */
-void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *of);
-/* Removes everything but the parameters, of one worker. */
-void ckpt_view_parameters(struct ckpt_view *v);
+/* Initializes a view with the attributes and tensors of another view. Borrows the tokenizer. */
+void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *source);
+/* Removes the state of the optimizer and of local SGD: the parameters remain. */
+void ckpt_view_drop_optimizer(struct ckpt_view *v);
 void ckpt_view_close(struct ckpt_view *v);
 /* Reads all parameters, and computes their hash. */
 int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e);
@@ -80,7 +80,7 @@ int ckpt_view_check(const struct ckpt_view *v, struct err *e);
 int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e);
 /* Reads a whole parameter, for free(). Returns NULL with *e set. */
 float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e);
-/* Both return -1 if the name is missing. */
+/* Return the index of a tensor or group; -1 if the name is missing. */
 int ckpt_view_find(const struct ckpt_view *v, const char *name);
 int ckpt_view_find_group(const struct ckpt_view *v, const char *name);
 
@@ -100,12 +100,13 @@ void ckpt_ema_weights(double decay, int n, double *weights);
 struct ckpt_selection {
 	const struct strs *tensors; /* shell patterns of names to keep; NULL: all */
 	const int *order; /* indices of all tensors in the new order; NULL: unchanged */
-	/* OLD=NEW: the first OLD in a name becomes NEW. ^OLD: only at the begin, OLD$: the end. */
+	/* OLD=NEW: the first OLD in a name becomes NEW. ^OLD: only at the start, OLD$: the end. */
 	const struct strs *renames;
 	bool parameters_only;
 	/* The type to round values to; they are stored in fp32. A finite value that rounds to
 	 * infinity is an error. */
 	enum dtype round_to;
 };
+/* Initializes a view of a selection of the tensors of `source`. */
 int ckpt_select(struct ckpt_view *v, const struct ckpt_view *source,
 	const struct ckpt_selection *s, struct err *e);

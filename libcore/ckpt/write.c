@@ -58,12 +58,12 @@ struct ckpt_writing {
 	struct h5_blocks *blocks; /* [group][tensor] */
 	int n, n_tensors;
 	/* The bytes of all tensors in order are divided evenly. A writer gets the blocks that begin
-	 * in its part. part_bytes, part_blocks: of this rank. */
+	 * in its part. part_bytes, part_blocks: the part of this rank. */
 	int writers;
 	int64_t all_bytes, part_bytes, part_blocks;
-	const char *copy; /* of this rank's blocks; NULL: call the source instead */
+	const char *copy; /* copy of this rank's blocks; NULL: call the source instead */
 	ckpt_source *source;
-	void *with;
+	void *arg;
 	const struct err *source_error;
 	struct err why; /* the error of this rank's part */
 	pthread_t thread;
@@ -87,7 +87,8 @@ static int64_t choose_version(const struct ckpt_write *w)
 	return 1;
 }
 
-static int make_structure(
+/* Creates the file with all attributes, and datasets whose blocks are written later. */
+static int create_structure(
 	struct ckpt_writing *x, const struct ckpt_write *w, struct err *e)
 {
 	struct h5 *h;
@@ -151,13 +152,13 @@ struct block {
 	int64_t at; /* offset in the owner's part */
 };
 
-static bool is_mine(const struct ckpt_writing *x, const struct block *b)
+static bool is_own_block(const struct ckpt_writing *x, const struct block *b)
 {
 	return b->owner == x->comm->rank;
 }
 
 /* Advances b->owner to the rank whose part contains byte `at`. */
-static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b)
+static void advance_owner(const struct ckpt_writing *x, int64_t at, struct block *b)
 {
 	while (b->owner + 1 < x->writers &&
 		at >= part_begin(x->all_bytes, x->writers, b->owner + 1)) {
@@ -166,9 +167,9 @@ static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b
 	}
 }
 
-/* Calls fn for each block, in order; with `mine`, only for this rank's blocks. */
-static void each_block(struct ckpt_writing *x, bool mine,
-	void (*fn)(struct ckpt_writing *x, const struct block *b, void *with), void *with)
+/* Calls fn for each block, in order; with own_only, only for this rank's blocks. */
+static void for_each_block(struct ckpt_writing *x, bool own_only,
+	void (*fn)(struct ckpt_writing *x, const struct block *b, void *arg), void *arg)
 {
 	struct block b = {0};
 	int64_t at = 0;
@@ -176,61 +177,62 @@ static void each_block(struct ckpt_writing *x, bool mine,
 		const struct h5_blocks *all = &x->blocks[b.tensor];
 		for (b.number = 0; b.number < all->n_blocks; b.number++) {
 			b.n_bytes = h5_block_bytes(all, b.number);
-			find_owner(x, at, &b);
-			if (!mine || is_mine(x, &b))
-				fn(x, &b, with);
+			advance_owner(x, at, &b);
+			if (!own_only || is_own_block(x, &b))
+				fn(x, &b, arg);
 			at += b.n_bytes;
 			b.at += b.n_bytes;
 		}
 	}
 }
 
-static void count_block(struct ckpt_writing *x, const struct block *b, void *with)
+static void count_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
-	(void)with;
+	(void)arg;
 	x->part_bytes += b->n_bytes;
 	x->part_blocks++;
 }
 
+/* Counts the blocks and bytes of this rank's part. */
 static void divide_blocks(struct ckpt_writing *x, const struct ckpt_write *w)
 {
 	x->writers = w->one_writes ? 1 : w->comm->size;
 	for (int i = 0; i < x->n; i++)
 		x->all_bytes += x->blocks[i].rows * x->blocks[i].row_bytes;
-	each_block(x, true, count_block, NULL);
+	for_each_block(x, true, count_block, NULL);
 	BUG_ON(x->part_bytes > ckpt_copy_bytes(w));
 }
 
-/* Gets the rows of a block on its owner. Collective, unless source_threads. */
+/* Reads the rows of a block on the owner. Collective, unless source_threads. */
 static void call_source(struct ckpt_writing *x, const struct block *b, float *rows)
 {
 	const struct h5_blocks *t = &x->blocks[b->tensor];
-	x->source(x->with, b->tensor / x->n_tensors, b->tensor % x->n_tensors,
+	x->source(x->arg, b->tensor / x->n_tensors, b->tensor % x->n_tensors,
 		b->number * t->block_rows, b->n_bytes / t->row_bytes, b->owner, rows);
 }
 
-static void copy_block(struct ckpt_writing *x, const struct block *b, void *with)
+static void copy_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
-	char *copy = with;
-	call_source(x, b, is_mine(x, b) ? (float *)(void *)(copy + b->at) : NULL);
+	char *copy = arg;
+	call_source(x, b, is_own_block(x, b) ? (float *)(void *)(copy + b->at) : NULL);
 	comm_poll();
 }
 
-static void list_block(struct ckpt_writing *x, const struct block *b, void *with)
+static void append_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
-	struct block **end = with;
+	struct block **end = arg;
 	(void)x;
 	*(*end)++ = *b;
 }
 
-/* Copies the blocks of this rank with all threads. */
-static void copy_at_once(struct ckpt_writing *x, float *copy)
+/* Copies the blocks of this rank, with all threads. */
+static void copy_in_parallel(struct ckpt_writing *x, float *copy)
 {
-	enum { AT_ONCE = 64 };
+	enum { BATCH = 64 };
 	struct block *list = xcalloc((size_t)x->part_blocks, sizeof(*list)), *end = list;
-	each_block(x, true, list_block, &end);
-	for (int64_t i = 0; i < x->part_blocks; i += AT_ONCE) {
-		int64_t stop = min64(i + AT_ONCE, x->part_blocks);
+	for_each_block(x, true, append_block, &end);
+	for (int64_t i = 0; i < x->part_blocks; i += BATCH) {
+		int64_t stop = min64(i + BATCH, x->part_blocks);
 #pragma omp parallel for schedule(dynamic)
 		for (int64_t k = i; k < stop; k++)
 			call_source(
@@ -241,12 +243,12 @@ static void copy_at_once(struct ckpt_writing *x, float *copy)
 }
 
 /* Copies this rank's blocks. Afterwards the program may change the state that the source reads. */
-static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
+static void copy_part(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
 {
 	if (w->source_threads)
-		copy_at_once(x, copy);
+		copy_in_parallel(x, copy);
 	else
-		each_block(x, false, copy_block, copy);
+		for_each_block(x, false, copy_block, copy);
 	x->copy = (const char *)copy;
 }
 
@@ -255,8 +257,8 @@ enum { FLUSH_BLOCKS = 32 };
 
 struct output {
 	int fd;
-	int64_t n_blocks; /* so far */
-	float *rows;	  /* of one block */
+	int64_t n_blocks; /* blocks written so far */
+	float *rows;	  /* rows of one block */
 };
 
 static void set_write_error(struct ckpt_writing *x)
@@ -265,19 +267,19 @@ static void set_write_error(struct ckpt_writing *x)
 }
 
 /* Writes a block. Calls the source even after an error, since it is collective. */
-static void write_block(struct ckpt_writing *x, const struct block *b, void *with)
+static void write_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
-	struct output *o = with;
+	struct output *o = arg;
 	struct h5_blocks *t = &x->blocks[b->tensor];
 	size_t n_bytes = (size_t)b->n_bytes;
 	const void *rows = x->copy ? x->copy + b->at : NULL;
 	if (!x->copy) {
-		if (is_mine(x, b))
+		if (is_own_block(x, b))
 			rows = o->rows = xrealloc(o->rows, n_bytes);
-		call_source(x, b, is_mine(x, b) ? o->rows : NULL);
+		call_source(x, b, is_own_block(x, b) ? o->rows : NULL);
 		comm_poll();
 	}
-	if (!is_mine(x, b) || x->why.code)
+	if (!is_own_block(x, b) || x->why.code)
 		return;
 	t->xxh3[b->number] = hash_bytes(rows, n_bytes, 0);
 	int64_t at = t->offset + b->number * t->block_rows * t->row_bytes;
@@ -287,9 +289,10 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
-static void check_block(struct ckpt_writing *x, const struct block *b, void *with)
+/* Reads a block back from the file, and sets x->why if it differs. */
+static void check_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
-	struct output *o = with;
+	struct output *o = arg;
 	if (!x->copy)
 		comm_poll();
 	if (x->why.code)
@@ -307,10 +310,10 @@ static void write_part(struct ckpt_writing *x)
 		o.fd = durable_open(&x->d);
 	if (x->part_bytes && o.fd < 0)
 		set_write_error(x);
-	each_block(x, x->copy != NULL, write_block, &o);
+	for_each_block(x, x->copy != NULL, write_block, &o);
 	if (o.fd >= 0 && !x->why.code && fsync(o.fd))
 		set_write_error(x);
-	each_block(x, true, check_block, &o);
+	for_each_block(x, true, check_block, &o);
 	free(o.rows);
 	if (o.fd >= 0 && close(o.fd) && !x->why.code)
 		set_write_error(x);
@@ -318,9 +321,9 @@ static void write_part(struct ckpt_writing *x)
 		x->why = *x->source_error;
 }
 
-static void *write_in_thread(void *with)
+static void *write_in_thread(void *arg)
 {
-	struct ckpt_writing *x = with;
+	struct ckpt_writing *x = arg;
 	write_part(x);
 	atomic_store(&x->done, true);
 	return NULL;
@@ -361,6 +364,7 @@ static void gather_checksums(struct ckpt_writing *x)
 				.op = COMM_SUM});
 }
 
+/* Adds the checksums of all blocks, seals the file and gives it its name. */
 static int finish_file(struct ckpt_writing *x, struct err *e)
 {
 	struct h5 *h;
@@ -389,7 +393,7 @@ static void writing_free(struct ckpt_writing *x)
 
 /* ---- sizes, and the complete write ------------------------------------------------ */
 
-static int count_copies(const struct ckpt_write *w, int tensor)
+static int count_tensor_groups(const struct ckpt_write *w, int tensor)
 {
 	return w->tensors[tensor].stateless ? 1 : w->n_groups;
 }
@@ -397,18 +401,18 @@ static int count_copies(const struct ckpt_write *w, int tensor)
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
 	/* Bytes of HDF5 metadata per file, and for the two datasets of a tensor. */
-	enum { A_FILE = 12288, A_TENSOR = 704 };
+	enum { PER_FILE = 12288, PER_TENSOR = 704 };
 	scoped_str vocabulary = {0};
 	if (w->tokenizer)
 		tokenizer_pack(w->tokenizer, &vocabulary);
 	if (w->tokenizer && w->tokenizer->chat_template)
 		str_puts(&vocabulary, w->tokenizer->chat_template);
-	int64_t n = A_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
+	int64_t n = PER_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
 		    (w->origin ? (int64_t)strlen(w->origin) : 0) +
 		    w->n_numbers * (int64_t)sizeof(double);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += count_copies(w, i) * (A_TENSOR + data + data / 65536);
+		n += count_tensor_groups(w, i) * (PER_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -419,7 +423,7 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += count_copies(w, i) * n_bytes;
+		all += count_tensor_groups(w, i) * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);
@@ -430,12 +434,12 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 int ckpt_write_begin(
 	struct ckpt_writing **out, const struct ckpt_write *w, float *copy, struct err *e)
 {
-	bool first = w->comm->rank == 0;
-	struct err mine = {0};
-	if (first)
-		file_check_space(w->path, ckpt_bytes(w), &mine);
-	if (comm_agree(w->comm, &mine)) {
-		*e = mine;
+	bool is_root = w->comm->rank == 0;
+	struct err error = {0};
+	if (is_root)
+		file_check_space(w->path, ckpt_bytes(w), &error);
+	if (comm_agree(w->comm, &error)) {
+		*e = error;
 		return -1;
 	}
 	struct ckpt_writing *x = xcalloc(1, sizeof(*x));
@@ -443,20 +447,20 @@ int ckpt_write_begin(
 		.n = w->n_tensors * w->n_groups,
 		.n_tensors = w->n_tensors,
 		.source = w->source,
-		.with = w->with,
+		.arg = w->with,
 		.source_error = w->source_error};
 	x->blocks = xcalloc((size_t)x->n, sizeof(*x->blocks));
-	if (first && !durable_begin_own(&x->d, w->path, &mine))
-		make_structure(x, w, &mine);
-	if (comm_agree(w->comm, &mine)) {
+	if (is_root && !durable_begin_own(&x->d, w->path, &error))
+		create_structure(x, w, &error);
+	if (comm_agree(w->comm, &error)) {
 		writing_free(x);
-		*e = mine;
+		*e = error;
 		return -1;
 	}
 	share_structure(x, w->path);
 	divide_blocks(x, w);
 	if (copy)
-		ckpt_copy(x, w, copy);
+		copy_part(x, w, copy);
 	start_writing(x);
 	*out = x;
 	return 0;
@@ -470,17 +474,17 @@ bool ckpt_write_done(const struct ckpt_writing *x)
 int ckpt_write_end(struct ckpt_writing *x, struct err *e)
 {
 	wait_for_part(x);
-	struct err mine = x->why;
-	int rc = comm_agree(x->comm, &mine);
+	struct err error = x->why;
+	int rc = comm_agree(x->comm, &error);
 	if (!rc) {
 		gather_checksums(x);
 		if (x->comm->rank == 0)
-			finish_file(x, &mine);
-		rc = comm_agree(x->comm, &mine);
+			finish_file(x, &error);
+		rc = comm_agree(x->comm, &error);
 	}
 	writing_free(x);
 	if (rc)
-		*e = mine;
+		*e = error;
 	return rc;
 }
 

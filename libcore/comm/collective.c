@@ -108,7 +108,7 @@ void comm_sum_i64(struct comm *c, int64_t *v, int64_t n)
 			.recv = v, .count = n, .type = COMM_I64, .op = COMM_SUM});
 }
 
-static int64_t reduce_one(struct comm *c, int64_t v, enum comm_op op)
+static int64_t reduce_value(struct comm *c, int64_t v, enum comm_op op)
 {
 	comm_run(c, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = &v, .count = 1, .type = COMM_I64, .op = op});
@@ -117,19 +117,19 @@ static int64_t reduce_one(struct comm *c, int64_t v, enum comm_op op)
 
 int64_t comm_max_i64(struct comm *c, int64_t v)
 {
-	return reduce_one(c, v, COMM_MAX);
+	return reduce_value(c, v, COMM_MAX);
 }
 
 int64_t comm_min_i64(struct comm *c, int64_t v)
 {
-	return reduce_one(c, v, COMM_MIN);
+	return reduce_value(c, v, COMM_MIN);
 }
 
-void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes)
+void comm_allgather(struct comm *c, const void *own, void *all, int64_t n_bytes)
 {
 	comm_run(c, COLL_ALLGATHER,
 		&(struct coll_args){
-			.send = mine, .recv = all, .count = n_bytes, .type = COMM_U8});
+			.send = own, .recv = all, .count = n_bytes, .type = COMM_U8});
 }
 
 int comm_agree(struct comm *c, struct err *e)
@@ -137,12 +137,12 @@ int comm_agree(struct comm *c, struct err *e)
 	int64_t first = comm_min_i64(c, e->code ? c->rank : c->size);
 	if (first == c->size)
 		return 0;
-	int64_t text = (int64_t)(hash_str(e->msg) >> 1);
-	bool same = comm_min_i64(c, text) == comm_max_i64(c, text);
+	int64_t msg_hash = (int64_t)(hash_str(e->msg) >> 1);
+	bool same_error = comm_min_i64(c, msg_hash) == comm_max_i64(c, msg_hash);
 	struct err agreed = *e;
 	comm_bcast(c, &agreed, sizeof(agreed), (int)first);
 	*e = agreed;
-	if (!same) /* an error that all ranks share needs no rank number */
+	if (!same_error) /* an error that all ranks share needs no rank number */
 		err_prefix(e, "rank %lld: ", (long long)first);
 	return -1;
 }

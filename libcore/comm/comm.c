@@ -33,7 +33,8 @@ struct comm *comm_planned(const char *name, int rank, int size, bool shares)
 	return c;
 }
 
-static struct comm *finish_group(
+/* Names a new group, and gives it NCCL if `c` has it. Returns the group, or NULL without one. */
+static struct comm *set_up_group(
 	struct comm *c, struct comm *part, int color, const char *name)
 {
 	if (part) {
@@ -46,8 +47,8 @@ static struct comm *finish_group(
 	return part;
 }
 
-/* Avoids MPI_Comm_split: there, early ranks and ranks without a part spin until every rank has
- * done each step. Here they poll, and only the ranks of a part wait for each other. */
+/* Does not call MPI_Comm_split: there, early ranks and ranks without a group spin until every rank
+ * has done each step. Here they poll, and only the ranks of a group wait for each other. */
 struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)
@@ -60,12 +61,12 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 			ranks[n++] = r;
 	struct comm *part = color < 0 ? NULL : c->ops->create_group(c, ranks, n);
 	free(ranks);
-	return finish_group(c, part, color, name);
+	return set_up_group(c, part, color, name);
 }
 
 struct comm *comm_dup(struct comm *c, const char *name)
 {
-	return c->size == 1 ? comm_self(name) : finish_group(c, c->ops->dup(c), 0, name);
+	return c->size == 1 ? comm_self(name) : set_up_group(c, c->ops->dup(c), 0, name);
 }
 
 void comm_free(struct comm *c)

@@ -44,8 +44,7 @@ struct comm *comm_self(const char *name);
 struct comm *comm_planned(const char *name, int rank, int size, bool shares);
 /* Collective. Ranks of one color form a group, ordered by rank in c; color -1: NULL. */
 struct comm *comm_split(struct comm *c, int color, const char *name);
-/* Collective. A group of the same ranks with its own messages. Faster than a split, in which
- * waiting ranks keep their processors. */
+/* Collective. Returns a group of the same ranks with its own messages; faster than a split. */
 struct comm *comm_dup(struct comm *c, const char *name);
 /* Collective. Frees a group from comm_split() or comm_dup(). */
 void comm_free(struct comm *c);
@@ -86,8 +85,8 @@ int comm_agree(struct comm *c, struct err *e);
 /* ---- requests.c: progress ----------------------------------------------------------- */
 
 /* Adds background work: a function that all waits and comm_poll() call until it is removed. */
-void comm_background_begin(void (*poll)(void *), void *with);
-void comm_background_end(void (*poll)(void *), void *with);
+void comm_background_begin(void (*poll)(void *), void *arg);
+void comm_background_end(void (*poll)(void *), void *arg);
 /* Makes progress on background communication; never waits. */
 void comm_poll(void);
 /* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
@@ -123,8 +122,7 @@ struct arena;
 void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
 	const char *name, size_t n_bytes);
 void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a);
-/* Collective. Number of ranks in this group whose GPU is the one that device_open() assigns to
- * this rank; 0: this rank has no GPU. */
+/* Collective. Returns the number of ranks on this rank's GPU; 0: this rank has no GPU. */
 int comm_gpu_sharers(struct comm *c);
 /* "NCCL 2.28.9", or "MPI". */
 const char *comm_device_library(void);

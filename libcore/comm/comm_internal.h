@@ -13,10 +13,10 @@ struct comm_ops {
 	void (*call_send)(
 		struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
 	void (*call_recv)(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);
-	/* Is the request complete, as requests.h defines it? Never waits. */
+	/* Returns true if the request is complete, as requests.h defines it. Never waits. */
 	bool (*test)(struct comm *c, struct comm_request *r);
 	/* Receives a message of at most n_bytes that has arrived; false: none has. */
-	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
+	bool (*try_recv)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
 	/* Creates a group of these ranks of c; all of them must call it. */
 	struct comm *(*create_group)(struct comm *c, const int *ranks, int n);
 	struct comm *(*dup)(struct comm *c);
@@ -42,8 +42,7 @@ void mpi_check_shared_memory(const char *dir);
 /* start.c: with more ranks than processors, this thread pauses regularly until _end(). */
 void mpi_yield_begin(void);
 void mpi_yield_end(void);
-/* progress.c: starts a thread that makes communication progress while this rank computes. Must
- * be called before the world is split. */
+/* progress.c: starts a thread that makes progress meanwhile. Call it before the world is split. */
 void comm_progress_thread(struct comm *world);
 
 /* device.c: true if p is in device memory. */

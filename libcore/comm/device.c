@@ -15,10 +15,10 @@ static void poll_device(bool waits)
 	static struct comm_what what;
 	static const struct comm *group;
 	static uint64_t seq;
-	const struct comm *now = waits ? nccl_waits_for(&what) : NULL;
-	if (now != group || (now && what.seq != seq))
-		watchdog_wait(now, now ? &what : NULL);
-	group = now;
+	const struct comm *waiting_group = waits ? nccl_waits_for(&what) : NULL;
+	if (waiting_group != group || (waiting_group && what.seq != seq))
+		watchdog_wait(waiting_group, waiting_group ? &what : NULL);
+	group = waiting_group;
 	seq = what.seq;
 	if (waits)
 		comm_poll();
@@ -81,12 +81,12 @@ void comm_device_close(void)
 
 int comm_gpu_sharers(struct comm *c)
 {
-	uint64_t mine = device_gpu_id(comm_here.local_rank);
-	scoped_ptr uint64_t *each = xcalloc((size_t)c->size, sizeof(*each));
+	uint64_t own_gpu = device_gpu_id(comm_here.local_rank);
+	scoped_ptr uint64_t *gpus = xcalloc((size_t)c->size, sizeof(*gpus));
 	int sharers = 0;
-	comm_allgather(c, &mine, each, sizeof(mine));
-	for (int r = 0; r < c->size && mine; r++)
-		sharers += each[r] == mine;
+	comm_allgather(c, &own_gpu, gpus, sizeof(own_gpu));
+	for (int r = 0; r < c->size && own_gpu; r++)
+		sharers += gpus[r] == own_gpu;
 	return sharers;
 }
 
@@ -114,20 +114,20 @@ bool device_copy(void *to, const void *from, int64_t n_bytes)
 
 /* Computes the bytes of a request's input and result buffers; a message has only one buffer. */
 static void buffer_bytes(
-	const struct comm *c, const struct comm_request *r, int64_t *in, int64_t *out)
+	const struct comm *c, const struct comm_request *r, int64_t *n_in, int64_t *n_out)
 {
 	const struct coll_args *a = &r->a;
-	const struct coll_info *i = &coll_table[r->coll];
+	const struct coll_info *info = &coll_table[r->coll];
 	int64_t block = a->count * (int64_t)comm_type_bytes(a->type);
-	*in = r->kind == COMM_COLLECTIVE && !i->send_parts ? block * c->size : block;
-	*out = block;
+	*n_in = r->kind == COMM_COLLECTIVE && !info->send_parts ? block * c->size : block;
+	*n_out = block;
 	if (r->kind == COMM_COLLECTIVE && !a->send)
-		*out = block * coll_blocks(&coll_table[r->coll], c->size);
-	else if (r->kind == COMM_COLLECTIVE && !i->recv_parts)
-		*out = block * c->size;
+		*n_out = block * coll_blocks(&coll_table[r->coll], c->size);
+	else if (r->kind == COMM_COLLECTIVE && !info->recv_parts)
+		*n_out = block * c->size;
 }
 
-/* Stages the old contents of the result buffer too: some ranks get no result, or only a part. */
+/* Copies the old contents of the result buffer too: some ranks get no result, or only a part. */
 void staging_begin(const struct comm *c, struct comm_request *r)
 {
 	struct coll_args *a = &r->a;

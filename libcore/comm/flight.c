@@ -26,22 +26,21 @@ static char *record_line(uint64_t number)
 	return flight.line + (1 + (int64_t)(number % RECORDS)) * WIDTH;
 }
 
-/* Writes v so that it ends at `end`; returns its begin. printf() is slower than a small
- * message. */
-static char *put_digits(char *end, uint64_t v, int min_digits)
+/* Writes a number that ends at `end`, faster than printf(). Returns its first digit. */
+static char *write_digits(char *end, uint64_t v, int min_digits)
 {
 	for (; v || min_digits > 0; v /= 10, min_digits--)
 		*--end = (char)('0' + v % 10);
 	return end;
 }
 
-/* Writes seconds with six decimals; see put_digits(). */
-static char *put_seconds(char *end, double seconds)
+/* Writes seconds with six decimals that end at `end`. Returns the first digit. */
+static char *write_seconds(char *end, double seconds)
 {
 	uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0;
-	end = put_digits(end, us % 1000000, 6);
+	end = write_digits(end, us % 1000000, 6);
 	*--end = '.';
-	return put_digits(end, us / 1000000, 1);
+	return write_digits(end, us / 1000000, 1);
 }
 
 int comm_flight_open(const char *path, struct err *e)
@@ -87,7 +86,7 @@ const char *flight_record_path(void)
 	return flight.path;
 }
 
-/* Returns the number of the operation; 0: the flight record is not open. */
+/* Records the begin of an operation. Returns its number; 0: the flight record is not open. */
 static uint64_t record_begin(
 	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes)
 {
@@ -97,22 +96,24 @@ static uint64_t record_begin(
 	double now = clock_seconds();
 	flight.begun[flight.n % RECORDS] = now;
 	memset(line, ' ', WIDTH - 1);
-	put_digits(line + NUMBER_END, flight.n, 1);
+	write_digits(line + NUMBER_END, flight.n, 1);
 	memcpy(line + GROUP, c->name, strnlen(c->name, OPERATION - GROUP - 1));
 	memcpy(line + OPERATION, operation, strnlen(operation, OPERATION_MAX));
-	put_digits(line + SEQUENCE_END, seq, 1);
-	put_digits(line + BYTES_END, (uint64_t)n_bytes, 1);
-	put_seconds(line + BEGUN_END, now);
+	write_digits(line + SEQUENCE_END, seq, 1);
+	write_digits(line + BYTES_END, (uint64_t)n_bytes, 1);
+	write_seconds(line + BEGUN_END, now);
 	line[SECONDS] = '-';
 	return flight.n;
 }
 
+/* Records the duration of an operation, unless its line has been overwritten. */
 static void record_end(uint64_t number)
 {
 	char text[WIDTH - SECONDS], *end = text + sizeof(text);
 	if (!flight.line || !number || number + RECORDS <= flight.n)
 		return;
-	char *begin = put_seconds(end, clock_seconds() - flight.begun[number % RECORDS]);
+	char *begin =
+		write_seconds(end, clock_seconds() - flight.begun[number % RECORDS]);
 	memcpy(record_line(number) + SECONDS, begin, (size_t)(end - begin));
 }
 

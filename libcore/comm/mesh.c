@@ -19,14 +19,14 @@ int mesh_resolve(
 	for (int a = 0; a < N_AXES; a++) {
 		if (wanted[a] == -1 && rest >= 0)
 			return err_set(e, EX_USAGE,
-				"%s and %s are both -1: one axis can take the rest",
+				"%s and %s are both -1; only one axis can take the remaining ranks",
 				axis_names[rest], axis_names[a]);
 		if (wanted[a] == -1) {
 			rest = a;
 			continue;
 		}
 		if (wanted[a] < 1 || wanted[a] > ranks)
-			return err_set(e, EX_USAGE, "%s is %lld, and there %s %d rank%s",
+			return err_set(e, EX_USAGE, "%s is %lld, but there %s %d rank%s",
 				axis_names[a], (long long)wanted[a],
 				ranks == 1 ? "is" : "are", ranks, plural(ranks));
 		degree[a] = (int)wanted[a];
@@ -42,10 +42,10 @@ int mesh_resolve(
 		degree[rest] = (int)(ranks / product);
 	else if (rest >= 0)
 		rc = err_set(e, EX_USAGE,
-			"%d ranks are not a multiple of %s; %s cannot take the rest",
+			"%d ranks are not a multiple of %s, so %s cannot take the remaining ranks",
 			ranks, degrees.s, axis_names[rest]);
 	else if (product != ranks)
-		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
+		rc = err_set(e, EX_USAGE, "%s needs %lld rank%s, but there %s %d",
 			degrees.len ? degrees.s : "dp=1", (long long)product,
 			plural(product), ranks == 1 ? "is" : "are", ranks);
 	return rc;
@@ -59,18 +59,18 @@ int mesh_ranks(const int degree[N_AXES])
 	return n;
 }
 
-int mesh_rank(const int degree[N_AXES], const int at[N_AXES])
+int mesh_rank(const int degree[N_AXES], const int coord[N_AXES])
 {
 	int rank = 0;
 	for (int a = 0; a < N_AXES; a++)
-		rank = rank * degree[a] + at[a];
+		rank = rank * degree[a] + coord[a];
 	return rank;
 }
 
-void mesh_coordinates(const int degree[N_AXES], int rank, int at[N_AXES])
+void mesh_coordinates(const int degree[N_AXES], int rank, int coord[N_AXES])
 {
 	for (int a = N_AXES - 1; a >= 0; a--) {
-		at[a] = rank % degree[a];
+		coord[a] = rank % degree[a];
 		rank /= degree[a];
 	}
 }
@@ -83,38 +83,38 @@ int mesh_link(int degree, int first, int way)
 	return 1 + MESH_LINK_WAYS * set + way;
 }
 
-/* Returns the first position of the pair in this set that contains `at`; -1: no pair does. */
-static int first_of_link(int degree, int links, int at)
+/* Returns the first position of the pair that contains pos in a set of pairs; -1: no pair does. */
+static int find_link_start(int degree, int links, int pos)
 {
-	int before = (at + degree - 1) % degree, way = (links - 1) % MESH_LINK_WAYS;
-	if (mesh_link(degree, at, way) == links)
-		return at;
-	return mesh_link(degree, before, way) == links ? before : -1;
+	int previous = (pos + degree - 1) % degree, way = (links - 1) % MESH_LINK_WAYS;
+	if (mesh_link(degree, pos, way) == links)
+		return pos;
+	return mesh_link(degree, previous, way) == links ? previous : -1;
 }
 
 /* Returns a color that is equal for the ranks of one group, ignoring part.hosts. */
 static int color_ignoring_hosts(const struct mesh *m, struct mesh_part part, int rank)
 {
-	int at[N_AXES], color = 0;
-	mesh_coordinates(m->degree, rank, at);
+	int coord[N_AXES], color = 0;
+	mesh_coordinates(m->degree, rank, coord);
 	for (int a = 0; a < N_AXES; a++) {
 		bool in = part.axes & AXIS_BIT(a);
-		int where = in ? 0 : at[a];
+		int key = in ? 0 : coord[a];
 		if (in && a == AXIS_TP && part.tp_run)
-			where = at[a] / part.tp_run;
-		if (in && a == AXIS_PP && part.pp_ends && at[a] != m->degree[a] - 1)
-			where = at[a];
+			key = coord[a] / part.tp_run;
+		if (in && a == AXIS_PP && part.pp_ends && coord[a] != m->degree[a] - 1)
+			key = coord[a];
 		if (in && a == AXIS_PP && part.pp_links) {
-			where = first_of_link(m->degree[a], part.pp_links, at[a]);
-			where = where < 0 ? m->degree[a] + at[a] : where;
+			key = find_link_start(m->degree[a], part.pp_links, coord[a]);
+			key = key < 0 ? m->degree[a] + coord[a] : key;
 		}
-		color = color * (a == AXIS_PP ? 2 : 1) * m->degree[a] + where;
+		color = color * (a == AXIS_PP ? 2 : 1) * m->degree[a] + key;
 	}
 	return color;
 }
 
 /* Returns the position of a rank among its group's *n ranks on its host. */
-static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, int *n)
+static int position_on_host(const struct mesh *m, struct mesh_part part, int rank, int *n)
 {
 	int first = rank - rank % m->host_ranks, place = 0;
 	int color = color_ignoring_hosts(m, part, rank);
@@ -130,21 +130,21 @@ static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, 
 
 int mesh_ranks_per_host(const struct mesh *m, struct mesh_part part)
 {
-	int run = 0, all = 0, ranks = mesh_ranks(m->degree);
+	int per_host = 0, group_size = 0, ranks = mesh_ranks(m->degree);
 	if (!m->host_ranks)
 		return 0;
 	scoped_ptr int *color = xcalloc((size_t)ranks, sizeof(*color));
 	for (int r = 0; r < ranks; r++) {
 		color[r] = color_ignoring_hosts(m, part, r);
-		all += color[r] == color[0];
+		group_size += color[r] == color[0];
 	}
-	for (int r = 0; r < ranks && run >= 0; r++) {
+	for (int r = 0; r < ranks && per_host >= 0; r++) {
 		int n = 0, first = r - r % m->host_ranks;
 		for (int k = first; k < first + m->host_ranks; k++)
 			n += color[k] == color[r];
-		run = r && n != run ? -1 : n;
+		per_host = r && n != per_host ? -1 : n;
 	}
-	return run < all && run > 1 ? run : 0;
+	return per_host < group_size && per_host > 1 ? per_host : 0;
 }
 
 /* Returns a color that is equal for the ranks of one group. */
@@ -155,13 +155,13 @@ static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 		return color * (mesh_ranks(m->degree) / m->host_ranks) +
 		       rank / m->host_ranks;
 	if (part.hosts == HOSTS_ACROSS)
-		return color * m->host_ranks + place_in_host(m, part, rank, &n);
+		return color * m->host_ranks + position_on_host(m, part, rank, &n);
 	return color;
 }
 
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks)
 {
-	int color = color_of(m, part, mesh_rank(m->degree, m->at)), n = 0;
+	int color = color_of(m, part, mesh_rank(m->degree, m->coord)), n = 0;
 	*ranks = xcalloc((size_t)mesh_ranks(m->degree), sizeof(**ranks));
 	for (int r = 0; r < mesh_ranks(m->degree); r++)
 		if (color_of(m, part, r) == color)
@@ -176,8 +176,8 @@ int mesh_size(const struct mesh *m, struct mesh_part part)
 	return n;
 }
 
-/* Are all ranks in one group? */
-static bool is_whole(const struct mesh *m, struct mesh_part part)
+/* Returns true if all ranks are in one group. */
+static bool contains_all_ranks(const struct mesh *m, struct mesh_part part)
 {
 	for (int a = 0; a < N_AXES; a++)
 		if (m->degree[a] > 1 && !(part.axes & AXIS_BIT(a)))
@@ -185,23 +185,23 @@ static bool is_whole(const struct mesh *m, struct mesh_part part)
 	return !part.tp_run && !part.pp_ends && !part.pp_links && !part.hosts;
 }
 
-/* Do all ranks of a group share memory? */
+/* Returns true if all ranks of a group share memory. */
 static bool shares_memory(const struct mesh *m, struct mesh_part part)
 {
 	int *ranks, n = mesh_members(m, part, &ranks);
-	bool one = !m->host_ranks ||
-		   ranks[0] / m->host_ranks == ranks[n - 1] / m->host_ranks;
+	bool one_host = !m->host_ranks ||
+			ranks[0] / m->host_ranks == ranks[n - 1] / m->host_ranks;
 	free(ranks);
-	return m->shares && one;
+	return m->shares && one_host;
 }
 
 static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char *name)
 {
-	int *ranks, rank = mesh_rank(m->degree, m->at), mine = 0;
+	int *ranks, rank = mesh_rank(m->degree, m->coord), position = 0;
 	int n = mesh_members(m, part, &ranks);
-	while (ranks[mine] != rank)
-		mine++;
-	struct comm *c = comm_planned(name, mine, n, shares_memory(m, part));
+	while (ranks[position] != rank)
+		position++;
+	struct comm *c = comm_planned(name, position, n, shares_memory(m, part));
 	simulate_group(c, ranks);
 	free(ranks);
 	return c;
@@ -214,26 +214,28 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 	if (!part.axes)
 		return comm_self(name);
 	struct comm *c =
-		is_whole(m, part)
+		contains_all_ranks(m, part)
 			? comm_dup(m->world, name)
 			: comm_split(m->world,
-				  color_of(m, part, mesh_rank(m->degree, m->at)), name);
+				  color_of(m, part, mesh_rank(m->degree, m->coord)),
+				  name);
 	c->shares = shares_memory(m, part);
 	return c;
 }
 
-static void name_group(struct mesh_part part, char *name, size_t size)
+/* Writes the name of a group: "dp*fsdp host". */
+static void format_group_name(struct mesh_part part, char *name, size_t size)
 {
-	size_t at = 0;
+	size_t len = 0;
 	name[0] = '\0';
 	for (int a = 0; a < N_AXES; a++)
-		if (part.axes & AXIS_BIT(a) && at < size)
-			at += (size_t)snprintf(name + at, size - at, "%s%s",
-				at ? "*" : "", axis_names[a]);
-	if (!at)
+		if (part.axes & AXIS_BIT(a) && len < size)
+			len += (size_t)snprintf(name + len, size - len, "%s%s",
+				len ? "*" : "", axis_names[a]);
+	if (!len)
 		snprintf(name, size, "alone");
-	else if (part.hosts && at < size)
-		snprintf(name + at, size - at,
+	else if (part.hosts && len < size)
+		snprintf(name + len, size - len,
 			part.hosts == HOSTS_THIS ? " host" : " hosts");
 }
 
@@ -252,15 +254,15 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 			o->hosts == part.hosts)
 			return m->groups[i].c;
 	}
-	name_group(part, name, sizeof(name));
+	format_group_name(part, name, sizeof(name));
 	m->groups = xrealloc(m->groups, (size_t)(m->n_groups + 1) * sizeof(*m->groups));
 	m->groups[m->n_groups++] = (struct mesh_group){part, make_group(m, part, name)};
 	return m->groups[m->n_groups - 1].c;
 }
 
-/* Finds the host layout of the world, which is the whole job or one of equal parts of it (a
- * worker of local SGD). All parts get the same layout, since they must sum the same pieces. */
-static void find_hosts(struct mesh *m)
+/* Sets the host layout of the world, which is the whole job or one of equal parts of it (a worker
+ * of local SGD). All parts get the same layout, since they must sum the same pieces. Collective. */
+static void set_host_layout(struct mesh *m)
 {
 	const struct comm_place *place = comm_place();
 	int n = place->host_ranks, size = m->world->size;
@@ -277,10 +279,10 @@ static void find_hosts(struct mesh *m)
 		m->shares = place->shares;
 }
 
-static void make_axes(struct mesh *m)
+static void make_axis_groups(struct mesh *m)
 {
-	find_hosts(m);
-	mesh_coordinates(m->degree, m->world->rank, m->at);
+	set_host_layout(m);
+	mesh_coordinates(m->degree, m->world->rank, m->coord);
 	for (int a = 0; a < N_AXES; a++)
 		m->axis[a] = mesh_group(m, (struct mesh_part){.axes = AXIS_BIT(a)});
 }
@@ -290,7 +292,7 @@ void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES])
 	*m = (struct mesh){.world = world};
 	memcpy(m->degree, degree, sizeof(m->degree));
 	BUG_ON(mesh_ranks(m->degree) != world->size);
-	make_axes(m);
+	make_axis_groups(m);
 }
 
 void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank)
@@ -300,7 +302,7 @@ void mesh_plan(struct mesh *m, const int degree[N_AXES], int rank)
 	memcpy(m->degree, degree, sizeof(m->degree));
 	m->world = comm_planned("world", rank, mesh_ranks(m->degree),
 		place->shares && !place->host_ranks);
-	make_axes(m);
+	make_axis_groups(m);
 }
 
 void mesh_alone(struct mesh *m)
@@ -343,7 +345,7 @@ void mesh_name(const int degree[N_AXES], struct str *out)
 		str_puts(out, "dp=1");
 }
 
-static const char *print_range(char text[32], int first, int last)
+static const char *format_range(char text[32], int first, int last)
 {
 	if (first == last)
 		snprintf(text, 32, "%d", first);
@@ -361,10 +363,10 @@ static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 	mesh_coordinates(degree, r + n - 1, last);
 	for (int a = AXIS_PP; a <= AXIS_FSDP; a++)
 		str_printf(out, "%s %-3s%s", axis_names[a],
-			print_range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
+			format_range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
 	if (degree[AXIS_CP] * degree[AXIS_TP] == 1) {
 		str_printf(out, "  cp 0: rank%s %s\n", plural(n),
-			print_range(text, r, r + n - 1));
+			format_range(text, r, r + n - 1));
 		return;
 	}
 	for (int i = r; i < r + n; i++) {

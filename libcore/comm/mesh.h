@@ -17,7 +17,7 @@ extern const char *const axis_names[N_AXES];
 #define AXIS_BIT(a) (1u << (a))
 
 struct mesh {
-	int degree[N_AXES], at[N_AXES]; /* size of each axis, and this rank's position */
+	int degree[N_AXES], coord[N_AXES]; /* axis sizes, and this rank's coordinates */
 	struct comm *world;
 	int host_ranks;		   /* as in comm_place, for this world */
 	bool shares;		   /* the ranks of a host can share memory */
@@ -40,8 +40,8 @@ void mesh_alone(struct mesh *m);
 /* Collective. Frees the groups, not the world. */
 void mesh_close(struct mesh *m);
 int mesh_ranks(const int degree[N_AXES]); /* product of the degrees */
-int mesh_rank(const int degree[N_AXES], const int at[N_AXES]);
-void mesh_coordinates(const int degree[N_AXES], int rank, int at[N_AXES]);
+int mesh_rank(const int degree[N_AXES], const int coord[N_AXES]);
+void mesh_coordinates(const int degree[N_AXES], int rank, int coord[N_AXES]);
 /* Collective over the world. Returns the group of the ranks that differ from this one only along
  * `axes` (bits), in the order of the world. tp_run: along tp only runs of that many consecutive
  * ranks (0: all). pp_ends: along pp only the first and the last stage; ranks of other stages are

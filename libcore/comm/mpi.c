@@ -4,8 +4,8 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-/* Ends the program on an error. `w` names the operation, even if a later test reports the error. */
-static void check_mpi(const struct comm *c, int rc, const struct comm_what *w)
+/* Ends the program unless an MPI call succeeded. `w`: the operation to which the call belongs. */
+static void require_success(const struct comm *c, int rc, const struct comm_what *w)
 {
 	char text[MPI_MAX_ERROR_STRING];
 	int len = 0;
@@ -19,9 +19,9 @@ static void check_mpi(const struct comm *c, int rc, const struct comm_what *w)
 
 /* Checks a call that is complete when it returns. */
 #define CHECK(c, call, name, bytes) \
-	check_mpi(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
+	require_success(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
 
-static MPI_Comm mpi_comm_of(const struct comm *c)
+static MPI_Comm mpi_handle(const struct comm *c)
 {
 	return *(const MPI_Comm *)c->impl;
 }
@@ -33,33 +33,33 @@ static void add_handle(struct comm_request *r, MPI_Request m)
 	memcpy(&r->handle[r->n_handles++], &m, sizeof(m));
 }
 
-/* Sends first; see comm_send(). */
+/* Starts to send to the next rank, then to receive from the previous one, see comm_send(). */
 static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
 	MPI_Request q;
 	MPI_Datatype t = mpi_type(a->type);
-	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
+	int previous = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
 	int rc = MPI_Isend_c(a->send, a->count, t, next, TAG_SENDRECV, m, &q);
 	if (rc == MPI_SUCCESS) {
 		add_handle(r, q);
-		rc = MPI_Irecv_c(a->recv, a->count, t, before, TAG_SENDRECV, m, &q);
+		rc = MPI_Irecv_c(a->recv, a->count, t, previous, TAG_SENDRECV, m, &q);
 		add_handle(r, q);
 	}
 	return rc;
 }
 
-/* Returns this rank's block of a gather or scatter in place; the root's block stays where it is. */
+/* Returns this rank's block of a gather or scatter in place; MPI_IN_PLACE on the root. */
 static void *own_block(const struct comm *c, const struct coll_args *a)
 {
-	int64_t at = c->rank * a->count * (int64_t)comm_type_bytes(a->type);
-	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + at;
+	int64_t pos = c->rank * a->count * (int64_t)comm_type_bytes(a->type);
+	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + pos;
 }
 
 /* Calls the nonblocking form of a collective if there is a request q, else the blocking form. */
 #define EITHER(start, call, ...) (q ? start(__VA_ARGS__, q) : call(__VA_ARGS__))
 
-/* Starts a collective and stores its request in *q; q is NULL: returns when it is complete. */
+/* Starts a collective and stores its request in *q. If q is NULL, runs the whole collective. */
 static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
@@ -99,10 +99,10 @@ static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	}
 }
 
-static int start_one(const struct comm *c, struct comm_request *r)
+static int start_request(const struct comm *c, struct comm_request *r)
 {
 	MPI_Request q;
-	MPI_Comm m = mpi_comm_of(c);
+	MPI_Comm m = mpi_handle(c);
 	const struct coll_args *a = &r->a;
 	int rc;
 	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_SENDRECV)
@@ -121,14 +121,14 @@ static int start_one(const struct comm *c, struct comm_request *r)
 static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a)
 {
 	MPI_Datatype t = mpi_type(a->type);
-	int before = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
+	int previous = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
 	return MPI_Sendrecv_c(a->send, a->count, t, next, TAG_SENDRECV, a->recv, a->count,
-		t, before, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
+		t, previous, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
 }
 
 static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 {
-	MPI_Comm m = mpi_comm_of(c);
+	MPI_Comm m = mpi_handle(c);
 	bool ring = what == COLL_SENDRECV;
 	mpi_lock();
 	CHECK(c, ring ? call_ring(m, c, a) : run_collective(m, c, what, a, NULL),
@@ -140,7 +140,7 @@ static void mpi_call_send(
 	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
 {
 	mpi_lock();
-	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_comm_of(c)), "send",
+	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c)), "send",
 		n_bytes);
 	mpi_unlock();
 }
@@ -149,7 +149,7 @@ static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, in
 {
 	mpi_lock();
 	CHECK(c,
-		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_comm_of(c),
+		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c),
 			MPI_STATUS_IGNORE),
 		"receive", n_bytes);
 	mpi_unlock();
@@ -160,40 +160,41 @@ static void mpi_start(struct comm *c, struct comm_request *r, int n)
 	int handles = 0;
 	mpi_lock();
 	for (int i = 0; i < n; i++) {
-		check_mpi(c, start_one(c, &r[i]), &r[i].what);
+		require_success(c, start_request(c, &r[i]), &r[i].what);
 		handles += r[i].n_handles;
 	}
 	mpi_count_handles(handles);
 	mpi_unlock();
 }
 
+/* Removes completed handles of a request. Returns true if none is left. */
 static bool mpi_test(struct comm *c, struct comm_request *r)
 {
-	int before = r->n_handles, done = true;
+	int n_before = r->n_handles, is_done = true;
 	mpi_lock();
-	while (r->n_handles && done) {
+	while (r->n_handles && is_done) {
 		MPI_Request q;
 		int64_t *handle = &r->handle[r->n_handles - 1];
 		memcpy(&q, handle, sizeof(q));
-		check_mpi(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
+		require_success(c, MPI_Test(&q, &is_done, MPI_STATUS_IGNORE), &r->what);
 		memcpy(handle, &q, sizeof(q));
-		r->n_handles -= done != 0;
+		r->n_handles -= is_done != 0;
 	}
-	mpi_count_handles(r->n_handles - before);
+	mpi_count_handles(r->n_handles - n_before);
 	mpi_unlock();
 	return !r->n_handles;
 }
 
-static bool mpi_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
+static bool mpi_try_recv(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
 	int arrived;
 	MPI_Status s;
 	mpi_lock();
-	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_comm_of(c), &arrived, &s), "probe",
+	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_handle(c), &arrived, &s), "probe",
 		0);
 	if (arrived) {
 		*peer = s.MPI_SOURCE;
-		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_comm_of(c), &s),
+		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_handle(c), &s),
 			"receive", n_bytes);
 	}
 	mpi_unlock();
@@ -202,6 +203,7 @@ static bool mpi_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *pee
 
 static const struct comm_ops mpi_ops;
 
+/* Returns a group for an MPI communicator, which the group then owns. */
 static struct comm *wrap_comm(MPI_Comm m)
 {
 	struct comm *c = xcalloc(1, sizeof(*c));
@@ -219,14 +221,14 @@ static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 	MPI_Comm m;
 	MPI_Group all, part;
 	mpi_lock();
-	CHECK(c, MPI_Comm_group(mpi_comm_of(c), &all), "split", 0);
+	CHECK(c, MPI_Comm_group(mpi_handle(c), &all), "split", 0);
 	CHECK(c, MPI_Group_incl(all, n, ranks, &part), "split", 0);
-	CHECK(c, MPI_Comm_create_group(mpi_comm_of(c), part, TAG_SPLIT, &m), "split", 0);
+	CHECK(c, MPI_Comm_create_group(mpi_handle(c), part, TAG_SPLIT, &m), "split", 0);
 	MPI_Group_free(&part);
 	MPI_Group_free(&all);
-	struct comm *made = wrap_comm(m);
+	struct comm *group = wrap_comm(m);
 	mpi_unlock();
-	return made;
+	return group;
 }
 
 static struct comm *mpi_dup(struct comm *c)
@@ -235,14 +237,14 @@ static struct comm *mpi_dup(struct comm *c)
 	MPI_Request q;
 	int done = 0;
 	mpi_lock();
-	CHECK(c, MPI_Comm_idup(mpi_comm_of(c), &m, &q), "dup", 0);
+	CHECK(c, MPI_Comm_idup(mpi_handle(c), &m, &q), "dup", 0);
 	for (int turns = 0; !done; turns++) {
 		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
 		comm_yield(turns);
 	}
-	struct comm *same = wrap_comm(m);
+	struct comm *copy = wrap_comm(m);
 	mpi_unlock();
-	return same;
+	return copy;
 }
 
 static void mpi_free(struct comm *c)
@@ -266,7 +268,7 @@ void mpi_progress(struct comm *world)
 {
 	int arrived;
 	CHECK(world,
-		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_comm_of(world), &arrived,
+		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_handle(world), &arrived,
 			MPI_STATUS_IGNORE),
 		"probe", 0);
 }
@@ -276,7 +278,7 @@ void mpi_progress(struct comm *world)
  * waits forever (pmodels/mpich#6596; with UCX over TCP in one of twenty runs, and in three of
  * seven on a busy machine). So on several hosts a rank only notifies its launcher. If that is not
  * hydra, a pause makes all ranks begin at about the same time, so that each still answers. */
-static void finalize(void)
+static void finalize_mpi(void)
 {
 	if (comm_here.n_hosts > 1) {
 		if (launch_finalize())
@@ -297,7 +299,7 @@ static void mpi_close(struct comm *world)
 	mpi_ops_free();
 	launch_stops(false);
 	if (!launch_has_ended()) /* else MPI would wait for ranks that were killed */
-		finalize();
+		finalize_mpi();
 }
 
 static const struct comm_ops mpi_ops = {
@@ -306,7 +308,7 @@ static const struct comm_ops mpi_ops = {
 	.call_send = mpi_call_send,
 	.call_recv = mpi_call_recv,
 	.test = mpi_test,
-	.take = mpi_take,
+	.try_recv = mpi_try_recv,
 	.create_group = mpi_create_group,
 	.dup = mpi_dup,
 	.free = mpi_free,
@@ -324,7 +326,7 @@ struct comm *comm_open_mpi(void)
 	rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
 	mpi_yield_end();
 	if (rc != MPI_SUCCESS)
-		die(EX_FAILED, "MPI_Init_thread fails");
+		die(EX_FAILED, "MPI does not start: MPI_Init_thread fails");
 	struct comm *c = wrap_comm(MPI_COMM_WORLD);
 	snprintf(c->name, sizeof(c->name), "world");
 	die_hook = mpi_abort;

@@ -4,7 +4,7 @@
 
 static MPI_Datatype types[N_COMM_TYPES];
 
-/* Is it a 16- or 8-bit float? MPI sees these as a contiguous type of that many bytes. */
+/* Returns true for a 16- or 8-bit float, which MPI handles as that many contiguous bytes. */
 static bool is_narrow(enum comm_type t)
 {
 	return comm_type_table[t].is_floating && comm_type_table[t].bytes < 4;
@@ -21,7 +21,7 @@ MPI_Datatype mpi_type(enum comm_type t)
  * again in 2025: #7507), so their minimum and maximum are user-defined operations. */
 static MPI_Op unsigned_min, unsigned_max;
 
-#define FOLD(type)                                                     \
+#define REDUCE_UNSIGNED(type)                                          \
 	do {                                                           \
 		const type *x = from;                                  \
 		type *y = to;                                          \
@@ -29,27 +29,27 @@ static MPI_Op unsigned_min, unsigned_max;
 			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i]; \
 	} while (0)
 
-static void fold_unsigned(
+static void reduce_unsigned(
 	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
 {
 	int size;
 	MPI_Type_size(t, &size);
 	if (size == 1)
-		FOLD(uint8_t);
+		REDUCE_UNSIGNED(uint8_t);
 	else if (size == 4)
-		FOLD(uint32_t);
+		REDUCE_UNSIGNED(uint32_t);
 	else
-		FOLD(uint64_t);
+		REDUCE_UNSIGNED(uint64_t);
 }
 
-static void fold_min(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
+static void reduce_unsigned_min(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
 {
-	fold_unsigned(from, to, *n, *t, false);
+	reduce_unsigned(from, to, *n, *t, false);
 }
 
-static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
+static void reduce_unsigned_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
 {
-	fold_unsigned(from, to, *n, *t, true);
+	reduce_unsigned(from, to, *n, *t, true);
 }
 
 /* ---- 16- and 8-bit floats ---------------------------------------------------------- */
@@ -114,17 +114,18 @@ MPI_Op mpi_op(enum comm_op op, enum comm_type t)
 	return ops[op][t];
 }
 
-static MPI_Op find_op(enum comm_op op, enum comm_type t)
+/* Returns MPI's operation for a type, or our own where MPI has none or a wrong one. */
+static MPI_Op choose_op(enum comm_op op, enum comm_type t)
 {
 	const struct comm_type_info *i = &comm_type_table[t];
 	bool is_unsigned = !i->is_floating && !i->is_signed;
-	const MPI_Op all[N_COMM_OPS] = {
+	const MPI_Op native[N_COMM_OPS] = {
 		[COMM_SUM] = MPI_SUM,
 		[COMM_PROD] = MPI_PROD,
 		[COMM_MIN] = is_unsigned ? unsigned_min : MPI_MIN,
 		[COMM_MAX] = is_unsigned ? unsigned_max : MPI_MAX,
 	};
-	return is_narrow(t) ? narrow_op[op] : all[op];
+	return is_narrow(t) ? narrow_op[op] : native[op];
 }
 
 static int create_types(void)
@@ -161,14 +162,14 @@ int mpi_ops_create(void)
 	};
 	int rc = create_types();
 	if (rc == MPI_SUCCESS)
-		rc = MPI_Op_create_c(fold_min, true, &unsigned_min);
+		rc = MPI_Op_create_c(reduce_unsigned_min, true, &unsigned_min);
 	if (rc == MPI_SUCCESS)
-		rc = MPI_Op_create_c(fold_max, true, &unsigned_max);
+		rc = MPI_Op_create_c(reduce_unsigned_max, true, &unsigned_max);
 	for (int op = 0; op < N_COMM_OPS && rc == MPI_SUCCESS; op++)
 		rc = MPI_Op_create_c(functions[op], true, &narrow_op[op]);
 	for (int op = 0; op < N_COMM_OPS; op++)
 		for (int t = 0; t < N_COMM_TYPES; t++)
-			ops[op][t] = find_op((enum comm_op)op, (enum comm_type)t);
+			ops[op][t] = choose_op((enum comm_op)op, (enum comm_type)t);
 	return rc;
 }
 

@@ -16,22 +16,22 @@ struct nccl nccl;
 
 /* ---- the library ------------------------------------------------------------------- */
 
-#define LOAD(type, name, params)                              \
-	if (!rc && !(at = dlsym(nccl.library, "nccl" #name))) \
-		rc = err_set(e, EX_FAILED,                    \
-			"%s has no function nccl" #name "; "  \
-			"NCCL 2.19 or later is needed",       \
-			path);                                \
-	memcpy(&nccl.name, &at, sizeof(at));
-#define LOAD_NEW(type, name, params)            \
-	at = dlsym(nccl.library, "nccl" #name); \
-	memcpy(&nccl.name, &at, sizeof(at));
+#define LOAD(type, name, params)                                  \
+	if (!rc && !(symbol = dlsym(nccl.library, "nccl" #name))) \
+		rc = err_set(e, EX_FAILED,                        \
+			"%s has no function nccl" #name "; "      \
+			"NCCL 2.19 or later is needed",           \
+			path);                                    \
+	memcpy(&nccl.name, &symbol, sizeof(symbol));
+#define LOAD_NEW(type, name, params)                \
+	symbol = dlsym(nccl.library, "nccl" #name); \
+	memcpy(&nccl.name, &symbol, sizeof(symbol));
 
 int nccl_library(struct err *e)
 {
 	const char *given = getenv("PT_NCCL");
 	const char *path = given && *given ? given : "libnccl.so.2";
-	void *at = NULL;
+	void *symbol = NULL;
 	int rc = 0;
 	if (nccl.version)
 		return 0;
@@ -59,7 +59,7 @@ const char *nccl_version(void)
 	return text;
 }
 
-static NORETURN void fail_call(const struct nccl_group *g, const char *what, int rc)
+static NORETURN void die_with_error(const struct nccl_group *g, const char *what, int rc)
 {
 	const char *detail = g->c ? nccl.GetLastError(g->c) : "";
 	die(EX_FAILED,
@@ -72,28 +72,28 @@ static NORETURN void fail_call(const struct nccl_group *g, const char *what, int
 void nccl_check(const struct nccl_group *g, const char *what, int rc)
 {
 	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS)
-		fail_call(g, what, rc);
+		die_with_error(g, what, rc);
 }
 
 /* ---- communicators ------------------------------------------------------------------ */
 
-/* Returns the error of this communicator; NCCL_IN_PROGRESS: a call is not complete on the host. */
-static int state_of(const struct nccl_group *g)
+/* Returns the error of a communicator; NCCL_IN_PROGRESS: a call is not complete on the host. */
+static int communicator_state(const struct nccl_group *g)
 {
 	int error = NCCL_SUCCESS, rc = nccl.CommGetAsyncError(g->c, &error);
 	return rc == NCCL_SUCCESS ? error : rc;
 }
 
-/* Waits like nccl_settle(), and returns the communicator's error. Runs no background work
- * meanwhile, since the current stream is not the stream of that work's owner. */
+/* Waits until the calls on a communicator have taken effect. Returns the communicator's error. Runs
+ * no background work meanwhile, since the current stream is not the stream of that work's owner. */
 static int try_settle(struct nccl_group *g, const char *name)
 {
 	const struct comm_what what = {.name = name, .seq = g->group->seq};
-	int state = state_of(g);
+	int state = communicator_state(g);
 	if (state != NCCL_IN_PROGRESS)
 		return state;
 	watchdog_wait(g->group, &what);
-	while ((state = state_of(g)) == NCCL_IN_PROGRESS) {
+	while ((state = communicator_state(g)) == NCCL_IN_PROGRESS) {
 		watchdog_poll();
 		clock_sleep(2e-5);
 	}
@@ -134,17 +134,17 @@ static struct nccl_group *add_group(struct comm *c, struct device *d)
 
 static void remove_group(struct nccl_group *g)
 {
-	struct nccl_group **at = &nccl.groups;
-	while (*at != g)
-		at = &(*at)->next;
-	*at = g->next;
+	struct nccl_group **link = &nccl.groups;
+	while (*link != g)
+		link = &(*link)->next;
+	*link = g->next;
 	device_free(g->d, g->temp, g->temp_bytes);
 	free(g->in_flight);
 	free(g);
 }
 
 /* Turns an NCCL error into *e; returns -1 on all ranks if any rank failed. */
-static int agree_on(struct comm *c, const struct nccl_group *g, int rc, struct err *e)
+static int agree_error(struct comm *c, const struct nccl_group *g, int rc, struct err *e)
 {
 	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS) {
 		const char *detail = nccl.GetLastError(g ? g->c : NULL);
@@ -157,15 +157,15 @@ static int agree_on(struct comm *c, const struct nccl_group *g, int rc, struct e
 int nccl_open(struct comm *c, struct device *d, struct err *e)
 {
 	struct nccl_id id = {{0}};
-	struct nccl_config how = default_config();
-	if (agree_on(c, NULL, c->rank ? NCCL_SUCCESS : nccl.GetUniqueId(&id), e))
+	struct nccl_config config = default_config();
+	if (agree_error(c, NULL, c->rank ? NCCL_SUCCESS : nccl.GetUniqueId(&id), e))
 		return -1;
 	comm_bcast(c, &id, sizeof(id), 0);
 	struct nccl_group *g = add_group(c, d);
-	int rc = nccl.CommInitRankConfig(&g->c, c->size, id, c->rank, &how);
-	bool failed = agree_on(c, g, rc, e);
+	int rc = nccl.CommInitRankConfig(&g->c, c->size, id, c->rank, &config);
+	bool failed = agree_error(c, g, rc, e);
 	if (!failed)
-		failed = agree_on(c, g, try_settle(g, "ncclCommInit"), e);
+		failed = agree_error(c, g, try_settle(g, "ncclCommInit"), e);
 	if (failed) {
 		if (g->c)
 			nccl.CommAbort(g->c);
@@ -178,16 +178,16 @@ int nccl_open(struct comm *c, struct device *d, struct err *e)
 
 void nccl_split(struct comm *from, struct comm *part, int color)
 {
-	struct nccl_config how = default_config();
+	struct nccl_config config = default_config();
 	struct nccl_comm *c = NULL;
 	struct nccl_group *parent = from->nccl;
-	bool in = part && part->size > 1;
+	bool is_member = part && part->size > 1;
 	/* c is set once the parent is no longer in progress */
 	nccl_check(parent, "ncclCommSplit",
-		nccl.CommSplit(
-			parent->c, in ? color : NCCL_NO_COLOR, from->rank, &c, &how));
+		nccl.CommSplit(parent->c, is_member ? color : NCCL_NO_COLOR, from->rank,
+			&c, &config));
 	nccl_settle(parent, "ncclCommSplit");
-	if (!in)
+	if (!is_member)
 		return;
 	part->nccl = add_group(part, parent->d);
 	part->nccl->c = c;
@@ -234,16 +234,16 @@ void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
 	const char *name, size_t n_bytes)
 {
 	void *p = NULL;
-	size_t all =
+	size_t max_bytes =
 		c->nccl ? (size_t)comm_max_i64(c, round_up((int64_t)n_bytes, 4096)) : 0;
-	if (!all) {
+	if (!max_bytes) {
 		device_arena(d, a, name, n_bytes);
 		return;
 	}
-	nccl_check(c->nccl, "ncclMemAlloc", nccl.MemAlloc(&p, all));
-	register_memory(c->nccl, p, all);
-	device_arena_over(d, a, name, p, all);
-	d->k->zero(d, mat(p, 1, (int64_t)(all / sizeof(float))));
+	nccl_check(c->nccl, "ncclMemAlloc", nccl.MemAlloc(&p, max_bytes));
+	register_memory(c->nccl, p, max_bytes);
+	device_arena_over(d, a, name, p, max_bytes);
+	d->k->zero(d, mat(p, 1, (int64_t)(max_bytes / sizeof(float))));
 }
 
 void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a)
@@ -278,19 +278,19 @@ void comm_connect(struct comm *c)
 	struct nccl_group *g = c->nccl;
 	if (!g)
 		return;
-	int next = (c->rank + 1) % c->size, before = (c->rank + c->size - 1) % c->size;
+	int next = (c->rank + 1) % c->size, prev = (c->rank + c->size - 1) % c->size;
 	void *stream = device_stream_handle(g->d, g->stream);
-	char *two = device_alloc(g->d, 2);
-	if (!two)
+	char *buf = device_alloc(g->d, 2);
+	if (!buf)
 		die(EX_FAILED, "out of device memory: cannot connect %s", c->name);
 	device_wait(g->d);
 	nccl_check(g, "ncclGroupStart", nccl.GroupStart());
-	nccl_check(g, "ncclSend", nccl.Send(two, 1, NCCL_U8, next, g->c, stream));
-	nccl_check(g, "ncclRecv", nccl.Recv(two + 1, 1, NCCL_U8, before, g->c, stream));
+	nccl_check(g, "ncclSend", nccl.Send(buf, 1, NCCL_U8, next, g->c, stream));
+	nccl_check(g, "ncclRecv", nccl.Recv(buf + 1, 1, NCCL_U8, prev, g->c, stream));
 	nccl_check(g, "ncclGroupEnd", nccl.GroupEnd());
 	nccl_settle(g, "connection");
 	device_wait(g->d);
-	device_free(g->d, two, 2);
+	device_free(g->d, buf, 2);
 }
 
 void nccl_close_all(void)
@@ -311,7 +311,8 @@ static void end_oldest(struct nccl_group *g)
 	operation_end(&g->in_flight[g->n_ended++ % g->capacity].operation);
 }
 
-static void end_reached(struct nccl_group *g)
+/* Ends the operations that the device has completed. */
+static void end_completed(struct nccl_group *g)
 {
 	while (!is_idle(g) &&
 		device_stream_reached(g->d, g->in_flight[g->n_ended % g->capacity].after))
@@ -322,17 +323,17 @@ static void end_reached(struct nccl_group *g)
 static void grow_ring(struct nccl_group *g)
 {
 	uint64_t n = g->n_begun - g->n_ended, capacity = 2 * g->capacity + 64;
-	struct in_flight *all = xcalloc(capacity, sizeof(*all));
+	struct in_flight *grown = xcalloc(capacity, sizeof(*grown));
 	for (uint64_t i = 0; i < n; i++)
-		all[i] = g->in_flight[(g->n_ended + i) % g->capacity];
+		grown[i] = g->in_flight[(g->n_ended + i) % g->capacity];
 	free(g->in_flight);
-	g->in_flight = all;
+	g->in_flight = grown;
 	g->capacity = capacity;
 	g->n_ended = 0;
 	g->n_begun = n;
 }
 
-void nccl_note(struct nccl_group *g, const struct in_flight *f)
+void nccl_track(struct nccl_group *g, const struct in_flight *f)
 {
 	if (g->d->capturing) { /* it begins when the graph is launched, which is not tracked */
 		struct comm_operation o = f->operation;
@@ -347,16 +348,16 @@ void nccl_note(struct nccl_group *g, const struct in_flight *f)
 int comm_stream_begin(struct comm *c)
 {
 	struct device *d = c->nccl->d;
-	uint64_t now = device_stream_mark(d);
-	int before = device_stream_use(d, c->nccl->stream);
-	device_stream_wait(d, now);
-	return before;
+	uint64_t mark = device_stream_mark(d);
+	int previous = device_stream_use(d, c->nccl->stream);
+	device_stream_wait(d, mark);
+	return previous;
 }
 
-uint64_t comm_stream_end(struct comm *c, int before)
+uint64_t comm_stream_end(struct comm *c, int previous)
 {
 	uint64_t ticket = device_stream_mark(c->nccl->d);
-	device_stream_use(c->nccl->d, before);
+	device_stream_use(c->nccl->d, previous);
 	return ticket;
 }
 
@@ -377,18 +378,18 @@ bool nccl_is_current(struct comm *c)
 
 void nccl_poll(void)
 {
-	const double often = 0.02;
+	const double interval = 0.02;
 	double now = clock_seconds();
-	if (!nccl.groups || now - nccl.last_check < often)
+	if (!nccl.groups || now - nccl.last_check < interval)
 		return;
 	nccl.last_check = now;
 	for (struct nccl_group *g = nccl.groups; g; g = g->next) {
 		int error = NCCL_SUCCESS;
-		end_reached(g);
+		end_completed(g);
 		nccl_check(g, "asynchronous error", nccl.CommGetAsyncError(g->c, &error));
 		if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS)
 			continue;
-		fail_call(g,
+		die_with_error(g,
 			is_idle(g) ? "no operation"
 				   : g->in_flight[g->n_ended % g->capacity].what.name,
 			error);

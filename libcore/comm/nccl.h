@@ -21,7 +21,7 @@ void nccl_close_all(void);
  * enqueued in the current stream. Returns the ticket of a mark after them. */
 uint64_t nccl_start(struct comm *c, const struct comm_request *r, int n,
 	const struct comm_operation *operation);
-/* Is the group's stream the current one? */
+/* Returns true if the group's stream is the current one. */
 bool nccl_is_current(struct comm *c);
 /* Ends the program on asynchronous errors; records completed operations. Never waits. */
 void nccl_poll(void);

@@ -26,7 +26,7 @@ bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e)
 	bool fp8 = t == COMM_E4M3 || t == COMM_E5M2;
 	if (!c->nccl || !fp8 || nccl.version >= NCCL_FP8_VERSION)
 		return true;
-	err_set(e, EX_USAGE, "%s does not support fp8: 2.24 or later is needed",
+	err_set(e, EX_USAGE, "%s does not support fp8; NCCL 2.24 or later does",
 		nccl_version());
 	return false;
 }
@@ -73,8 +73,8 @@ static void copy_bytes(struct device *d, char *to, const char *from, int64_t n_b
 			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
 }
 
-/* Copies the data of an in-place all-to-all before the NCCL group, since receives replace them. */
-static void copy_ahead(struct nccl_group *g, const struct comm_request *r)
+/* Copies the data of an in-place all-to-all to other memory, since receives replace the data. */
+static void save_input(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
 	int64_t n_bytes = a->count * (int64_t)comm_type_bytes(a->type) * g->group->size;
@@ -91,7 +91,8 @@ static void copy_ahead(struct nccl_group *g, const struct comm_request *r)
 	copy_bytes(g->d, g->temp, a->recv, n_bytes);
 }
 
-static int all_to_all(struct call *x, const struct comm *c)
+/* Exchanges blocks between all pairs of ranks. */
+static int call_all_to_all(struct call *x, const struct comm *c)
 {
 	if (!x->send)
 		x->send = x->g->temp;
@@ -106,8 +107,8 @@ static int all_to_all(struct call *x, const struct comm *c)
 	return x->rc;
 }
 
-/* In place, the block of rank r is number r of `recv`, on all ranks. */
-static int scatter(struct call *x, const struct comm *c, int root)
+/* Sends a block from the root to each rank. In place, the block of rank r is number r of `recv`. */
+static int call_scatter(struct call *x, const struct comm *c, int root)
 {
 	const char *all = x->send ? x->send : x->recv;
 	char *own = x->send ? x->recv : x->recv + c->rank * x->block;
@@ -121,7 +122,7 @@ static int scatter(struct call *x, const struct comm *c, int root)
 	return x->rc;
 }
 
-static int gather(struct call *x, const struct comm *c, int root)
+static int call_gather(struct call *x, const struct comm *c, int root)
 {
 	const char *own = x->send ? x->send : x->recv + c->rank * x->block;
 	if (c->rank != root)
@@ -134,14 +135,14 @@ static int gather(struct call *x, const struct comm *c, int root)
 	return x->rc;
 }
 
-static int ring(struct call *x, const struct comm *c)
+static int call_ring(struct call *x, const struct comm *c)
 {
 	send_block(x, x->send, (c->rank + 1) % c->size);
 	recv_block(x, x->recv, (c->rank - 1 + c->size) % c->size);
 	return x->rc;
 }
 
-/* In place, NCCL writes to this rank's block; move_result() moves the result to the first. */
+/* Calls ncclReduceScatter. In place, the result is in this rank's block, not in the first. */
 static int reduce_scatter(struct call *x, const struct comm *c, const struct coll_args *a)
 {
 	char *own = x->send ? x->recv : x->recv + c->rank * x->block;
@@ -149,7 +150,7 @@ static int reduce_scatter(struct call *x, const struct comm *c, const struct col
 		nccl_type_of(a->type), nccl_op_of(a->op), x->g->c, x->stream);
 }
 
-static int collective(
+static int call_collective(
 	struct call *x, const struct comm *c, enum coll what, const struct coll_args *a)
 {
 	const void *send = x->send ? x->send : x->recv;
@@ -170,19 +171,19 @@ static int collective(
 	case COLL_REDUCESCATTER:
 		return reduce_scatter(x, c, a);
 	case COLL_SCATTER:
-		return scatter(x, c, a->root);
+		return call_scatter(x, c, a->root);
 	case COLL_GATHER:
-		return gather(x, c, a->root);
+		return call_gather(x, c, a->root);
 	case COLL_ALLTOALL:
-		return all_to_all(x, c);
+		return call_all_to_all(x, c);
 	case COLL_SENDRECV:
-		return ring(x, c);
+		return call_ring(x, c);
 	default: /* a barrier has no device memory */
 		return NCCL_INVALID_ARGUMENT;
 	}
 }
 
-static void begin_one(struct nccl_group *g, const struct comm_request *r)
+static void call_request(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
 	struct call x = {.g = g,
@@ -195,11 +196,11 @@ static void begin_one(struct nccl_group *g, const struct comm_request *r)
 	else if (r->kind == COMM_RECV)
 		recv_block(&x, a->recv, r->peer);
 	else
-		x.rc = collective(&x, g->group, r->coll, a);
+		x.rc = call_collective(&x, g->group, r->coll, a);
 	nccl_check(g, r->what.name, x.rc);
 }
 
-/* Moves the result of an in-place reduce-scatter to the first block, after the group. */
+/* Moves the result of an in-place reduce-scatter to the first block. */
 static void move_result(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -209,8 +210,8 @@ static void move_result(struct nccl_group *g, const struct comm_request *r)
 			g->d, a->recv, (char *)a->recv + g->group->rank * block, block);
 }
 
-static void for_each(struct nccl_group *g, const struct comm_request *r, int n,
-	void (*fn)(struct nccl_group *, const struct comm_request *))
+static void for_each_device_request(struct nccl_group *g, const struct comm_request *r,
+	int n, void (*fn)(struct nccl_group *, const struct comm_request *))
 {
 	for (int i = 0; i < n; i++)
 		if (r[i].on_device)
@@ -221,18 +222,18 @@ uint64_t nccl_start(struct comm *c, const struct comm_request *r, int n,
 	const struct comm_operation *operation)
 {
 	struct nccl_group *g = c->nccl;
-	int before = comm_stream_begin(c), last = n - 1;
+	int previous = comm_stream_begin(c), last = n - 1;
 	uint64_t begin = device_stream_mark(g->d), stamp = trace_stamp();
-	for_each(g, r, n, copy_ahead);
+	for_each_device_request(g, r, n, save_input);
 	nccl_check(g, "ncclGroupStart", nccl.GroupStart());
-	for_each(g, r, n, begin_one);
+	for_each_device_request(g, r, n, call_request);
 	nccl_check(g, "ncclGroupEnd", nccl.GroupEnd());
 	nccl_settle(g, "ncclGroupEnd");
-	for_each(g, r, n, move_result);
+	for_each_device_request(g, r, n, move_result);
 	trace_operation_stamps(operation->traced, stamp, trace_stamp());
-	uint64_t ticket = comm_stream_end(c, before);
+	uint64_t ticket = comm_stream_end(c, previous);
 	while (!r[last].on_device)
 		last--;
-	nccl_note(g, &(struct in_flight){begin, ticket, r[last].what, *operation});
+	nccl_track(g, &(struct in_flight){begin, ticket, r[last].what, *operation});
 	return ticket;
 }

@@ -52,4 +52,4 @@ void nccl_check(const struct nccl_group *g, const char *what, int rc);
 /* Waits until a call has taken effect; with blocking=0 it may return earlier. */
 void nccl_settle(struct nccl_group *g, const char *name);
 /* Adds an enqueued operation to those in flight. */
-void nccl_note(struct nccl_group *g, const struct in_flight *f);
+void nccl_track(struct nccl_group *g, const struct in_flight *f);

@@ -18,7 +18,7 @@ static struct {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t started;
-	int64_t under_way; /* request handles in flight */
+	int64_t n_in_flight; /* request handles in flight */
 	bool ends;
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
 
@@ -34,27 +34,27 @@ void mpi_unlock(void)
 		pthread_mutex_unlock(&progress.lock);
 }
 
-void mpi_count_handles(int more)
+void mpi_count_handles(int change)
 {
-	if (!progress.under_way && more)
+	if (!progress.n_in_flight && change)
 		pthread_cond_signal(&progress.started);
-	progress.under_way += more;
+	progress.n_in_flight += change;
 }
 
 static void *make_progress(void *unused)
 {
-	const struct timespec nap = {.tv_nsec = INTERVAL_NS};
+	const struct timespec interval = {.tv_nsec = INTERVAL_NS};
 	(void)unused;
 	mpi_lock();
 	while (!progress.ends) {
-		if (!progress.under_way) {
+		if (!progress.n_in_flight) {
 			pthread_cond_wait(&progress.started, &progress.lock);
 			continue;
 		}
 		mpi_unlock();
-		nanosleep(&nap, NULL);
+		nanosleep(&interval, NULL);
 		mpi_lock();
-		if (progress.under_way)
+		if (progress.n_in_flight)
 			mpi_progress(progress.world);
 	}
 	mpi_unlock();

@@ -70,7 +70,7 @@ double comm_waited(void)
 	return waited;
 }
 
-/* On a crowded host, naps grow longer: many short ones would take processors from other ranks. */
+/* Lets other ranks run. On a crowded host, pauses grow longer, since many short ones cost time. */
 void comm_yield(int turns)
 {
 	enum { SPINS = 64, SHORTEST = 50000, DOUBLINGS = 4, EACH = 8 };
@@ -163,7 +163,7 @@ void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_arg
 }
 
 /* Performs a collective in a group of one rank. */
-static void copy_to_itself(const struct comm_request *q)
+static void copy_within_rank(const struct comm_request *q)
 {
 	const struct coll_args *a = &q->a;
 	if (a->send && a->recv && a->send != a->recv &&
@@ -171,7 +171,7 @@ static void copy_to_itself(const struct comm_request *q)
 		memcpy(a->recv, a->send, (size_t)q->what.n_bytes);
 }
 
-/* Adds NCCL's forms of comm_gather_blocks(). */
+/* Adds an all-gather of blocks as NCCL collectives: one all-gather, or a broadcast per block. */
 static void add_broadcasts(
 	struct comm_requests *r, const struct comm_block *block, bool contiguous)
 {
@@ -197,10 +197,10 @@ void comm_gather_blocks(
 {
 	struct comm *c = r->c;
 	int own = c->rank;
-	bool nccl = c->planned && simulate_has_nccl();
+	bool uses_nccl = c->planned && simulate_has_nccl();
 	for (int k = 0; k < c->size; k++)
-		nccl |= is_on_device(c, NULL, block[k].p);
-	if (nccl) {
+		uses_nccl |= is_on_device(c, NULL, block[k].p);
+	if (uses_nccl) {
 		add_broadcasts(r, block, contiguous);
 		return;
 	}
@@ -223,7 +223,7 @@ const char *comm_tag_name(int tag)
 	return "?";
 }
 
-/* Records a set as one operation, named after its first request; not the watchdog's messages. */
+/* Records the start of a set, named after its first request, except messages of the watchdog. */
 static void record_set(struct comm_requests *r, const struct comm_request *first, int n)
 {
 	int64_t n_bytes = 0;
@@ -253,8 +253,7 @@ static void start_all(struct comm_requests *r, struct comm_request *first, int n
 	if (!n_device)
 		return;
 	r->ticket = nccl_start(c, first, n, &r->operation);
-	r->operation.begun =
-		false; /* the operation ends when the device reaches the mark */
+	r->operation.begun = false; /* it ends when the device reaches the mark */
 }
 
 void comm_start(struct comm_requests *r)
@@ -264,7 +263,7 @@ void comm_start(struct comm_requests *r)
 	int n = r->n - r->n_started;
 	for (int i = 0; i < n; i++) {
 		if (c->size == 1)
-			copy_to_itself(&first[i]);
+			copy_within_rank(&first[i]);
 		c->seq += c->size > 1 && first[i].kind == COMM_COLLECTIVE;
 		first[i].what.seq = c->seq;
 		c->sent += c->size > 1 ? first[i].sent : 0;
@@ -286,7 +285,7 @@ void comm_post(struct comm_requests *r)
 		comm_start(r);
 }
 
-static bool test_one(struct comm *c, struct comm_request *q)
+static bool test_request(struct comm *c, struct comm_request *q)
 {
 	if (q->n_handles && !c->ops->test(c, q))
 		return false;
@@ -295,8 +294,8 @@ static bool test_one(struct comm *c, struct comm_request *q)
 	return true;
 }
 
-/* Is work that is enqueued now in the current stream ordered after the set's device requests? */
-static bool is_ordered_after(struct comm_requests *r)
+/* Clears the ticket if the current stream follows the set's requests; returns true if clear. */
+static bool clear_ticket_if_ordered(struct comm_requests *r)
 {
 	if (r->ticket && !polling && nccl_is_current(r->c))
 		r->ticket = 0;
@@ -305,30 +304,30 @@ static bool is_ordered_after(struct comm_requests *r)
 
 bool comm_test(struct comm_requests *r)
 {
-	if (r->n > r->n_started || !is_ordered_after(r))
+	if (r->n > r->n_started || !clear_ticket_if_ordered(r))
 		return false;
 	for (; r->n > 0; r->n_started = --r->n)
-		if (!test_one(r->c, &r->list[r->n - 1]))
+		if (!test_request(r->c, &r->list[r->n - 1]))
 			return false;
 	operation_end(&r->operation);
 	return true;
 }
 
-static bool is_complete(void *arg)
+static bool test_set(void *arg)
 {
 	return comm_test(arg);
 }
 
-static bool is_received(void *arg)
+static bool test_receives(void *arg)
 {
 	struct comm_requests *r = arg;
 	for (int i = 0; i < r->n_started; i++)
-		if (r->list[i].kind == COMM_RECV && !test_one(r->c, &r->list[i]))
+		if (r->list[i].kind == COMM_RECV && !test_request(r->c, &r->list[i]))
 			return false;
 	return true;
 }
 
-static void wait_for(struct comm_requests *r, bool (*done)(void *))
+static void wait_for_set(struct comm_requests *r, bool (*done)(void *))
 {
 	struct comm_what what = {.name = "nothing"};
 	BUG_ON(r->n > r->n_started); /* it would never be complete */
@@ -343,13 +342,13 @@ static void wait_for(struct comm_requests *r, bool (*done)(void *))
 void comm_wait(struct comm_requests *r)
 {
 	simulate_wait(r, false);
-	wait_for(r, is_complete);
+	wait_for_set(r, test_set);
 }
 
 void comm_wait_received(struct comm_requests *r)
 {
 	simulate_wait(r, true);
-	wait_for(r, is_received);
+	wait_for_set(r, test_receives);
 }
 
 void comm_requests_free(struct comm_requests *r)
@@ -380,7 +379,7 @@ void comm_call(struct comm *c, enum coll what, const struct coll_args *a)
 	}
 	struct comm_request q = {.a = *a};
 	q.what.n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
-	copy_to_itself(&q);
+	copy_within_rank(&q);
 }
 
 void comm_call_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
@@ -402,21 +401,22 @@ struct expected {
 	int tag;
 };
 
-static bool has_arrived(void *arg)
+/* Receives an expected message if it has arrived, else returns false. */
+static bool try_receive(void *arg)
 {
 	const struct expected *x = arg;
 	int peer;
 	BUG_ON(staging_needed(x->p));
-	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);
+	return x->c->ops->try_recv(x->c, x->p, x->n_bytes, x->tag, &peer);
 }
 
 bool comm_try_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
-	return has_arrived(&(struct expected){c, p, n_bytes, tag});
+	return try_receive(&(struct expected){c, p, n_bytes, tag});
 }
 
 void comm_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
 	const struct comm_what what = {"message from any rank", n_bytes, c->seq};
-	comm_wait_for(c, has_arrived, &(struct expected){c, p, n_bytes, tag}, &what);
+	comm_wait_for(c, try_receive, &(struct expected){c, p, n_bytes, tag}, &what);
 }

@@ -26,14 +26,14 @@ struct segment_info {
 
 static int64_t own_bytes; /* bytes of all segments of this process */
 
-static int64_t data_at(int n_slots)
+static int64_t data_offset(int n_slots)
 {
 	return round_up((n_slots + 1) * LINE, PAGE);
 }
 
-static int64_t size_of(const struct comm_shared *m, int rank)
+static int64_t segment_bytes(const struct comm_shared *m, int rank)
 {
-	return data_at(m->n_slots) + m->n_bytes[rank];
+	return data_offset(m->n_slots) + m->n_bytes[rank];
 }
 
 static void *map_segment(int fd, int64_t size)
@@ -46,72 +46,74 @@ static void *map_segment(int fd, int64_t size)
 	return p;
 }
 
-static int create_own(struct comm_shared *m, struct segment_info *mine, struct err *e)
+/* Creates and maps this rank's segment. Sets *own for the other ranks. */
+static int create_segment(struct comm_shared *m, struct segment_info *own, struct err *e)
 {
-	int64_t size = data_at(m->n_slots) + mine->n_bytes;
-	mine->fd = memfd_create("pt-shared", MFD_CLOEXEC);
-	bool good = mine->fd >= 0 && !ftruncate((int)mine->fd, size) &&
-		    getrandom(mine->token, sizeof(mine->token), 0) >= 0;
-	struct head *h = good ? map_segment((int)mine->fd, size) : NULL;
+	int64_t size = data_offset(m->n_slots) + own->n_bytes;
+	own->fd = memfd_create("pt-shared", MFD_CLOEXEC);
+	bool good = own->fd >= 0 && !ftruncate((int)own->fd, size) &&
+		    getrandom(own->token, sizeof(own->token), 0) >= 0;
+	struct head *h = good ? map_segment((int)own->fd, size) : NULL;
 	if (!h)
 		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
-	memcpy(h->token, mine->token, sizeof(h->token));
+	memcpy(h->token, own->token, sizeof(h->token));
 	m->base[m->c->rank] = h;
 	own_bytes += size;
 	return 0;
 }
 
+/* Maps the segment of another rank, and verifies its size and token. */
 static int map_other(
-	struct comm_shared *m, int rank, const struct segment_info *o, struct err *e)
+	struct comm_shared *m, int rank, const struct segment_info *info, struct err *e)
 {
 	char name[64];
-	snprintf(name, sizeof(name), "/proc/%lld/fd/%lld", (long long)o->pid,
-		(long long)o->fd);
+	snprintf(name, sizeof(name), "/proc/%lld/fd/%lld", (long long)info->pid,
+		(long long)info->fd);
 	int fd = open(name, O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
 			strerror(errno));
-	bool fits = lseek(fd, 0, SEEK_END) == size_of(m, rank);
-	struct head *h = fits ? map_segment(fd, size_of(m, rank)) : NULL;
-	int why = h ? 0 : errno;
+	bool fits = lseek(fd, 0, SEEK_END) == segment_bytes(m, rank);
+	struct head *h = fits ? map_segment(fd, segment_bytes(m, rank)) : NULL;
+	int error = h ? 0 : errno;
 	close(fd);
 	if (fits && !h)
 		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
-			strerror(why));
-	if (h && !memcmp(h->token, o->token, sizeof(h->token))) {
+			strerror(error));
+	if (h && !memcmp(h->token, info->token, sizeof(h->token))) {
 		m->base[rank] = h;
 		return 0;
 	}
 	if (h)
-		munmap(h, (size_t)size_of(m, rank));
-	return err_set(e, EX_FAILED, "shared memory of rank %d cannot be mapped", rank);
+		munmap(h, (size_t)segment_bytes(m, rank));
+	return err_set(e, EX_FAILED, "shared memory of rank %d is not visible", rank);
 }
 
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e)
 {
 	struct comm_shared *m = xcalloc(1, sizeof(*m));
-	struct segment_info mine = {.pid = getpid(), .fd = -1, .n_bytes = n_bytes};
-	struct segment_info *all = xcalloc((size_t)c->size, sizeof(*all));
+	struct segment_info own = {.pid = getpid(), .fd = -1, .n_bytes = n_bytes};
+	struct segment_info *infos = xcalloc((size_t)c->size, sizeof(*infos));
 	m->c = c;
 	m->n_slots = n_slots;
 	m->data = xcalloc((size_t)c->size, sizeof(*m->data));
 	m->base = xcalloc((size_t)c->size, sizeof(*m->base));
 	m->n_bytes = xcalloc((size_t)c->size, sizeof(*m->n_bytes));
 	m->n_bytes[c->rank] = n_bytes;
-	create_own(m, &mine, e);
-	comm_allgather(c, &mine, all, sizeof(mine));
+	create_segment(m, &own, e);
+	comm_allgather(c, &own, infos, sizeof(own));
 	for (int r = 0; r < c->size; r++) {
-		m->n_bytes[r] = all[r].n_bytes;
+		m->n_bytes[r] = infos[r].n_bytes;
 		if (r != c->rank && !e->code)
-			map_other(m, r, &all[r], e);
+			map_other(m, r, &infos[r], e);
 		if (m->base[r])
-			m->data[r] = (char *)m->base[r] + data_at(n_slots);
+			m->data[r] = (char *)m->base[r] + data_offset(n_slots);
 	}
-	free(all);
+	free(infos);
 	int failed = comm_agree(c, e); /* all ranks have mapped all segments */
-	if (mine.fd >= 0)
-		close((int)mine.fd);
+	if (own.fd >= 0)
+		close((int)own.fd);
 	if (!failed)
 		return m;
 	comm_shared_close(m);
@@ -122,10 +124,10 @@ void comm_shared_close(struct comm_shared *m)
 {
 	if (!m)
 		return;
-	own_bytes -= m->base[m->c->rank] ? size_of(m, m->c->rank) : 0;
+	own_bytes -= m->base[m->c->rank] ? segment_bytes(m, m->c->rank) : 0;
 	for (int r = 0; r < m->c->size; r++)
 		if (m->base[r])
-			munmap(m->base[r], (size_t)size_of(m, r));
+			munmap(m->base[r], (size_t)segment_bytes(m, r));
 	free(m->data);
 	free(m->base);
 	free(m->n_bytes);

@@ -3,8 +3,7 @@
 
 #include "comm/comm.h"
 
-/* Each rank has a segment, and all ranks map all segments. It has no name, so it is freed even if
- * ranks are killed. */
+/* A segment per rank, mapped by all. Without names, they are freed even if ranks are killed. */
 struct comm_shared {
 	struct comm *c;
 	char **data; /* [size]: the mapped data of each rank's segment, initially zero */
@@ -13,8 +12,7 @@ struct comm_shared {
 	int n_slots;
 };
 
-/* Collective, in a group with comm.shares; `n_bytes` may differ between ranks. Returns NULL
- * with *e set, on all ranks, if it failed on one. */
+/* Collective, in a group with comm.shares. Returns NULL with *e set on all ranks if one failed. */
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e);
 /* Call it only when no other rank uses this rank's segment any more. NULL: does nothing. */

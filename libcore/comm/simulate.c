@@ -23,8 +23,8 @@ struct transfer {
 /* A group: two streams, each in the order of the starts. */
 struct group {
 	const struct comm *c;
-	int *host;	   /* [size]: each rank's host */
-	int here, n_hosts; /* ranks on this rank's host; hosts of the group */
+	int *host;	      /* [size]: each rank's host */
+	int n_local, n_hosts; /* ranks on this rank's host; hosts of the group */
 	int64_t head[N_TRANSFER_DIRECTIONS], tail[N_TRANSFER_DIRECTIONS];
 	double launched
 		[N_TRANSFER_DIRECTIONS]; /* time of the last launch; < 0: a new one */
@@ -75,7 +75,7 @@ static struct group *add_group(const struct comm *c, const int *ranks)
 	for (int r = 0; r < c->size; r++)
 		g->host[r] = (ranks ? ranks[r] : r) / sim.links.host_ranks;
 	for (int r = 0; r < c->size; r++) {
-		g->here += g->host[r] == g->host[c->rank];
+		g->n_local += g->host[r] == g->host[c->rank];
 		g->n_hosts += r == 0 || g->host[r] != g->host[r - 1];
 	}
 	return g;
@@ -92,7 +92,8 @@ void simulate_group(const struct comm *c, const int *ranks)
 		add_group(c, ranks);
 }
 
-static struct group *find_group(const struct comm *c)
+/* Returns a planned group, which may be new. */
+static struct group *group_of_comm(const struct comm *c)
 {
 	for (int i = 0; i < sim.n_groups; i++)
 		if (sim.group[i].c == c)
@@ -104,12 +105,12 @@ void simulate_launch(const struct comm *c)
 {
 	if (!sim.on || !c->planned)
 		return;
-	struct group *g = find_group(c);
+	struct group *g = group_of_comm(c);
 	g->launched[TRANSFER_OUT] = g->launched[TRANSFER_IN] = -1;
 }
 
-/* Finds or adds the row of an operation; "RING_KEYS" is named "ring keys". */
-static int find_row(const struct group *g, const char *name)
+/* Returns the row of an operation, which may be new; "RING_KEYS" is named "ring keys". */
+static int row_number(const struct group *g, const char *name)
 {
 	struct simulated_row row = {.exposed = 0};
 	snprintf(row.group, sizeof(row.group), "%s", g->c->name);
@@ -138,14 +139,14 @@ static bool is_done(int64_t number)
 	return !number || sim.transfer[number].done;
 }
 
-/* May the first transfer of a stream begin? */
-static bool is_begun(const struct transfer *x)
+/* Returns true if the first transfer of a stream may begin. */
+static bool may_begin(const struct transfer *x)
 {
 	return is_done(x->after[TRANSFER_OUT]) && is_done(x->after[TRANSFER_IN]);
 }
 
 /* Returns the first transfer of a stream, or NULL. Streams are numbered over all groups. */
-static struct transfer *first_of(int stream)
+static struct transfer *stream_head(int stream)
 {
 	int64_t head = sim.group[stream / N_TRANSFER_DIRECTIONS]
 			       .head[stream % N_TRANSFER_DIRECTIONS];
@@ -166,8 +167,8 @@ static struct link_users count_users(void)
 {
 	struct link_users u = {{{0}}};
 	for (int i = 0; i < n_streams(); i++) {
-		const struct transfer *x = first_of(i);
-		for (int k = 0; k < N_LINKS && x && is_begun(x); k++)
+		const struct transfer *x = stream_head(i);
+		for (int k = 0; k < N_LINKS && x && may_begin(x); k++)
 			u.n[k][x->direction] += x->latency <= 0 && x->bytes[k] > 0;
 	}
 	return u;
@@ -179,18 +180,18 @@ static double seconds_left(const struct transfer *x, int link, const struct link
 	       sim.links.link[link].bytes_per_second;
 }
 
-/* Returns the time until the state of a transfer changes, if no other transfer changes before. */
+/* Returns the seconds until a transfer changes its state, if no other transfer does so before. */
 static double next_change(const struct transfer *x, const struct link_users *u)
 {
-	double least = INFINITY;
-	if (!is_begun(x))
+	double earliest = INFINITY;
+	if (!may_begin(x))
 		return INFINITY;
 	if (x->latency > 0)
 		return x->latency;
 	for (int k = 0; k < N_LINKS; k++)
 		if (x->bytes[k] > 0)
-			least = fmin(least, seconds_left(x, k, u));
-	return isinf(least) ? 0 : least;
+			earliest = fmin(earliest, seconds_left(x, k, u));
+	return isinf(earliest) ? 0 : earliest;
 }
 
 static void complete_transfer(int stream, struct transfer *x)
@@ -227,16 +228,16 @@ static bool advance_transfer(struct transfer *x, double dt, const struct link_us
 /* Advances the time by dt; no transfer may change its state before the end of dt. */
 static void pass_time(double dt, const struct link_users *u)
 {
-	bool begun[MAX_GROUPS * N_TRANSFER_DIRECTIONS];
-	double from = sim.now;
+	bool is_active[MAX_GROUPS * N_TRANSFER_DIRECTIONS];
+	double begin = sim.now;
 	for (int i = 0; i < n_streams(); i++)
-		begun[i] = first_of(i) && is_begun(first_of(i));
+		is_active[i] = stream_head(i) && may_begin(stream_head(i));
 	sim.now += dt;
 	for (int i = 0; i < n_streams(); i++) {
-		struct transfer *x = first_of(i);
-		if (begun[i] && x->begun < 0)
-			x->begun = from;
-		if (begun[i] && advance_transfer(x, dt, u))
+		struct transfer *x = stream_head(i);
+		if (is_active[i] && x->begun < 0)
+			x->begun = begin;
+		if (is_active[i] && advance_transfer(x, dt, u))
 			complete_transfer(i, x);
 	}
 }
@@ -246,24 +247,25 @@ static void run_until(double t, int64_t number)
 {
 	while (!number || !is_done(number)) {
 		const struct link_users u = count_users();
-		double least = INFINITY;
+		double earliest = INFINITY;
 		for (int i = 0; i < n_streams(); i++)
-			if (first_of(i))
-				least = fmin(least, next_change(first_of(i), &u));
-		BUG_ON(isinf(least) &&
-			isinf(t)); /* the transfer would never be complete */
-		if (sim.now + least > t) {
+			if (stream_head(i))
+				earliest =
+					fmin(earliest, next_change(stream_head(i), &u));
+		BUG_ON(isinf(earliest) && isinf(t)); /* never complete */
+		if (sim.now + earliest > t) {
 			pass_time(t - sim.now, &u);
 			sim.now = t;
 			return;
 		}
-		pass_time(least, &u);
+		pass_time(earliest, &u);
 	}
 }
 
 /* ---- waits ----------------------------------------------------------------------- */
 
-static void wait_for(int64_t number)
+/* Advances the time until a transfer is complete, which counts as exposed. */
+static void wait_for_transfer(int64_t number)
 {
 	double begin = sim.now;
 	if (is_done(number))
@@ -283,7 +285,7 @@ static void advance_by_computation(void)
 		return;
 	for (; sim.blocked < sim.n && !comm_overlaps(); sim.blocked++)
 		if (sim.transfer[sim.blocked + 1].blocks)
-			wait_for(sim.blocked + 1);
+			wait_for_transfer(sim.blocked + 1);
 	run_until(sim.now + seconds, 0);
 }
 
@@ -306,7 +308,7 @@ void simulate_wait(struct comm_requests *r, bool only_received)
 		if (sim.chained)
 			sim.after[d] = max64(sim.after[d], *number);
 		else
-			wait_for(*number);
+			wait_for_transfer(*number);
 		*number = 0;
 	}
 }
@@ -345,14 +347,14 @@ static void add_collective_amount(
 {
 	const struct link *link = sim.links.link;
 	double bytes = (double)q->sent;
-	double latency = tree_levels(g->here) * link[LINK_HOST].latency +
+	double latency = tree_levels(g->n_local) * link[LINK_HOST].latency +
 			 tree_levels(g->n_hosts) * link[LINK_NETWORK].latency;
 	a->latency = fmax(a->latency, (q->coll == COLL_ALLREDUCE ? 2 : 1) * latency);
 	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++) {
 		a->used[d] = true;
 		a->n_bytes[d] += bytes;
-		a->bytes[d][LINK_HOST] += g->here > 1 ? bytes : 0;
-		a->bytes[d][LINK_NETWORK] += g->n_hosts > 1 ? bytes / g->here : 0;
+		a->bytes[d][LINK_HOST] += g->n_local > 1 ? bytes : 0;
+		a->bytes[d][LINK_NETWORK] += g->n_hosts > 1 ? bytes / g->n_local : 0;
 	}
 }
 
@@ -368,6 +370,7 @@ static struct amount total_amount(
 	return a;
 }
 
+/* Adds a transfer to the totals of its row. */
 static void count_transfer(
 	struct simulated_row *row, const struct amount *a, double latency, int d)
 {
@@ -380,6 +383,7 @@ static void count_transfer(
 	row->seconds[d] += latency + longest;
 }
 
+/* Appends a transfer to the stream of a group in direction d. Returns its number. */
 static int64_t add_transfer(struct group *g, int row, const struct amount *a, int d)
 {
 	sim.transfer = xgrow(sim.transfer, ++sim.n, sizeof(*sim.transfer));
@@ -406,12 +410,12 @@ void simulate_start(struct comm_requests *r, const struct comm_request *first, i
 	if (!sim.on || !n || !r->c->planned || r->c->size == 1)
 		return;
 	advance_by_computation();
-	struct group *g = find_group(r->c);
+	struct group *g = group_of_comm(r->c);
 	struct amount a = total_amount(g, first, n);
 	bool message = first->kind != COMM_COLLECTIVE;
 	bool stages =
 		message && first->tag >= TAG_PIPELINE && first->tag <= TAG_PIPELINE_LAST;
-	int row = find_row(g, message ? comm_tag_name(first->tag) : first->what.name);
+	int row = row_number(g, message ? comm_tag_name(first->tag) : first->what.name);
 	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++)
 		if (a.used[d] && stages)
 			count_transfer(&sim.row[row], &a, a.latency, d);

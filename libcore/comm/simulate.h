@@ -41,8 +41,7 @@ struct simulated_row {
 	double exposed;
 };
 
-/* Starts to simulate planned groups that are created after this call, until simulate_end().
- * *computed: seconds of computation so far. */
+/* Starts to simulate planned groups that are created later. *computed: seconds of computation. */
 void simulate_begin(const struct simulated_links *links, const double *computed);
 void simulate_end(void);
 /* Returns the simulated seconds since simulate_begin(). */

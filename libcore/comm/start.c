@@ -18,20 +18,20 @@
 #endif
 
 /* Returns the number of ranks if all are on this host; 0: not all, or unknown. */
-static int ranks_here(void)
+static int ranks_on_host(void)
 {
-	const char *here = getenv("MPI_LOCALNRANKS"), *all = getenv("PMI_SIZE");
-	return here && all && atoi(here) == atoi(all) ? atoi(here) : 0;
+	const char *local = getenv("MPI_LOCALNRANKS"), *total = getenv("PMI_SIZE");
+	return local && total && atoi(local) == atoi(total) ? atoi(local) : 0;
 }
 
-/* MPICH and UCX need shared memory to start; their errors name neither cause nor remedy. */
+/* Warns if shared memory is too small for MPI, whose own errors name neither cause nor remedy. */
 void mpi_check_shared_memory(const char *dir)
 {
 	enum { BYTES_PER_RANK = 5 << 20 }; /* measured with 2 to 12 ranks */
-	const char *all = getenv("MPI_LOCALNRANKS"), *mine = getenv("MPI_LOCALRANKID");
+	const char *count = getenv("MPI_LOCALNRANKS"), *rank = getenv("MPI_LOCALRANKID");
 	struct statvfs s = {0};
-	int64_t ranks = all ? atoi(all) : 1;
-	if (ranks < 2 || (mine && atoi(mine)))
+	int64_t ranks = count ? atoi(count) : 1;
+	if (ranks < 2 || (rank && atoi(rank)))
 		return;
 	bool missing = statvfs(dir, &s) != 0;
 	double bytes = (double)s.f_bavail * (double)s.f_frsize;
@@ -46,7 +46,7 @@ void mpi_check_shared_memory(const char *dir)
 
 void mpi_skip_device_search(void)
 {
-	if (ranks_here())
+	if (ranks_on_host())
 		setenv("HWLOC_COMPONENTS", "-linux:pci,-linux:io", false);
 }
 
@@ -56,12 +56,12 @@ void mpi_skip_device_search(void)
 enum { TURN_NS = 200000, PAUSE_NS = 200000, TICK_NS = 250000 };
 
 static volatile int64_t turn_began;
-static struct sigaction before;
+static struct sigaction old_action;
 static timer_t ticks;
-static bool gives_way;
+static bool yields;
 
-/* Uses the system call: a library that overrides clock_gettime(), such as one that shifts time
- * for a test, may not be safe in a signal handler. */
+/* Returns the processor time of this thread. Uses the system call: a library that overrides
+ * clock_gettime(), such as one that shifts time for a test, may not be safe in a signal handler. */
 static int64_t processor_ns(void)
 {
 	struct timespec t;
@@ -69,6 +69,7 @@ static int64_t processor_ns(void)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+/* Handles the signal of the timer: pauses a rank that has run for TURN_NS. */
 static void pause_if_due(int sig)
 {
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
@@ -83,30 +84,30 @@ static void pause_if_due(int sig)
 
 static bool is_crowded(void)
 {
-	int n = ranks_here();
+	int n = ranks_on_host();
 	return n > cpu_count() || (n && env_switch("PT_CROWDED") == 1);
 }
 
 void mpi_yield_begin(void)
 {
 	const struct sigaction act = {.sa_handler = pause_if_due, .sa_flags = SA_RESTART};
-	const struct itimerspec each = {{0, TICK_NS}, {0, TICK_NS}};
+	const struct itimerspec period = {{0, TICK_NS}, {0, TICK_NS}};
 	struct sigevent this_thread = {
 		.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGVTALRM};
 	this_thread.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
 	if (!is_crowded() || timer_create(CLOCK_MONOTONIC, &this_thread, &ticks))
 		return;
-	gives_way = true;
+	yields = true;
 	turn_began = processor_ns();
-	sigaction(SIGVTALRM, &act, &before);
-	timer_settime(ticks, 0, &each, NULL);
+	sigaction(SIGVTALRM, &act, &old_action);
+	timer_settime(ticks, 0, &period, NULL);
 }
 
 void mpi_yield_end(void)
 {
-	if (!gives_way)
+	if (!yields)
 		return;
-	gives_way = false;
+	yields = false;
 	timer_delete(ticks);
-	sigaction(SIGVTALRM, &before, NULL);
+	sigaction(SIGVTALRM, &old_action, NULL);
 }

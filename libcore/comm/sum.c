@@ -66,12 +66,12 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 	return min64(n, step * (before + 1)) - *first;
 }
 
-/* Returns element `first` (of `width` floats) of a shard in the vector; NULL: not contiguous. */
-static const float *find_in_vector(const struct sum_plan *p, int shard,
+/* Returns element `first` (of `width` floats) of a shard in a vector; NULL: it has gaps. */
+static const float *address_in_vector(const struct sum_plan *p, int shard,
 	const float *vector, int width, int64_t first)
 {
 	const struct sum_shard *s = &p->shard[shard];
-	return s->n_runs == 1 ? vector + width * (s->run[0].at + first) : NULL;
+	return s->n_runs == 1 ? vector + width * (s->run[0].pos + first) : NULL;
 }
 
 /* Returns the floats of a contribution in a buffer, rounded up to a cache line. */
@@ -85,35 +85,34 @@ static bool is_packed(const struct sum_plan *p, int shard)
 	return p->shard[shard].n_runs > 1;
 }
 
-static enum sum_form form_in(const enum sum_form *form, int rank)
+static enum sum_form rank_form(const enum sum_form *form, int rank)
 {
 	return form ? form[rank] : SUM_INT64;
 }
 
-static enum sum_form form_of(const struct sum_call *x, int rank)
+static enum sum_form contribution_form(const struct sum_call *x, int rank)
 {
-	return x->own ? form_in(x->form, rank) : SUM_NONE;
+	return x->own ? rank_form(x->form, rank) : SUM_NONE;
 }
 
 /* Returns the elements in segment k of a rank's piece; *first: offset in the packed shard. */
-static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *first)
+static int64_t find_segment(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
-	int64_t piece, n = sum_piece(p, rank, &piece), at = min64(n, k * p->segment);
-	*first = piece + at;
-	return min64(n - at, p->segment);
+	int64_t base, n = sum_piece(p, rank, &base), pos = min64(n, k * p->segment);
+	*first = base + pos;
+	return min64(n - pos, p->segment);
 }
 
-/* Counts the receive buffers of a segment, and send buffers for contributions that are not
- * contiguous. The first segments are the longest. */
+/* Counts the receive buffers of the longest segment, and send buffers for packed contributions. */
 int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 {
-	int64_t first, own = segment_of(p, p->c->rank, 0, &first), n = 0;
+	int64_t first, own = find_segment(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
-			n += padded_floats(form_in(form, r), own);
+			n += padded_floats(rank_form(form, r), own);
 		if (is_packed(p, p->wants[r]))
-			n += padded_floats(
-				form_in(form, p->c->rank), segment_of(p, r, 0, &first));
+			n += padded_floats(rank_form(form, p->c->rank),
+				find_segment(p, r, 0, &first));
 	}
 	return n;
 }
@@ -126,12 +125,13 @@ static int64_t sum_bytes(const struct sum_call *x)
 	int64_t first, own = sum_piece(p, me, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++)
 		if (r != me)
-			n += (int)form_of(x, me) * sum_piece(p, r, &first);
+			n += (int)contribution_form(x, me) * sum_piece(p, r, &first);
 	if (x->result)
 		n += own * (p->sharers[want] - 1);
 	return n * (int64_t)sizeof(float);
 }
 
+/* Copies elements [first, first + n) of a shard, `width` floats each, to contiguous memory. */
 static void pack_elements(const struct sum_plan *p, int shard, const float *vector,
 	int width, int64_t first, int64_t n, float *out)
 {
@@ -142,9 +142,9 @@ static void pack_elements(const struct sum_plan *p, int shard, const float *vect
 			first -= run->len;
 			continue;
 		}
-		int64_t len = min64(n, run->len - first), at = run->at + first;
+		int64_t len = min64(n, run->len - first), pos = run->pos + first;
 		p->d->k->copy(p->d, mat(out, 1, width * len),
-			mat((float *)vector + width * at, 1, width * len));
+			mat((float *)vector + width * pos, 1, width * len));
 		out += width * len;
 		n -= len;
 		first = 0;
@@ -153,15 +153,15 @@ static void pack_elements(const struct sum_plan *p, int shard, const float *vect
 
 /* ---- the sum of a piece ---------------------------------------------------------- */
 
-static void copy_or_zero(struct device *d, float *to, const float *from, int64_t len)
+static void copy_or_zero(struct device *d, float *out, const float *in, int64_t len)
 {
-	if (!from)
-		d->k->zero(d, mat(to, 1, len));
-	else if (from != to)
-		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
+	if (!in)
+		d->k->zero(d, mat(out, 1, len));
+	else if (in != out)
+		d->k->copy(d, mat(out, 1, len), mat((float *)in, 1, len));
 }
 
-/* Are the ranks' pieces equal parts of a vector that NCCL transfers? */
+/* Returns true if the ranks' pieces are equal parts of a vector that NCCL transfers. */
 static bool has_even_pieces(const struct sum *s)
 {
 	const struct sum_plan *p = s->plan;
@@ -171,49 +171,49 @@ static bool has_even_pieces(const struct sum *s)
 	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
 }
 
-/* Does NCCL's reduce-scatter add the contributions? It does if the pieces are even and every rank
- * contributes an int64 sum: this rank's piece of `own` becomes the sum. */
+/* Returns true if NCCL's reduce-scatter adds the contributions: the pieces are even, and every rank
+ * contributes an int64 sum. This rank's piece of `own` becomes the sum. */
 static bool uses_nccl_reduction(const struct sum *s)
 {
 	for (int r = 0; r < s->c->size; r++)
-		if (form_of(&s->call, r) != SUM_INT64)
+		if (contribution_form(&s->call, r) != SUM_INT64)
 			return false;
 	return has_even_pieces(s);
 }
 
-/* Is the sum of this rank's piece kept in place of its contribution? */
+/* Returns true if the sum of this rank's piece replaces its contribution. */
 static bool is_in_place(const struct sum *s)
 {
 	const struct sum_call *x = &s->call;
 	int64_t first;
 	sum_piece(s->plan, s->c->rank, &first);
-	return x->kept && form_of(x, s->c->rank) == SUM_INT64 &&
+	return x->kept && contribution_form(x, s->c->rank) == SUM_INT64 &&
 	       x->kept == (const int64_t *)x->own + first;
 }
 
-/* Finds the contributions to `len` elements from element `first` of this rank's shard: received
+/* Lists the contributions to `len` elements from element `first` of this rank's shard: received
  * ones and its own, unless they are added to its own in place. Returns their number. */
-static int find_parts(struct sum *s, int64_t first, int64_t len, const float *packed,
+static int list_parts(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received, struct grid_part *parts)
 {
 	const struct sum_call *x = &s->call;
 	int n = 0, want = s->plan->wants[s->c->rank];
 	bool reduced = uses_nccl_reduction(s);
 	for (int r = 0; r < s->c->size; r++) {
-		int width = (int)form_of(x, r);
+		int width = (int)contribution_form(x, r);
 		const void *from = received;
 		if (!width || (r == s->c->rank ? is_in_place(s) : reduced))
 			continue;
 		if (r == s->c->rank)
 			from = is_packed(s->plan, want) ? packed
-							: find_in_vector(s->plan, want,
+							: address_in_vector(s->plan, want,
 								  x->own, width, first);
 		else if (s->plan->shared)
 			from = (const float *)(const void *)s->plan->shared->data[r] +
 			       (width == SUM_LEAF ? s->plan->leaf_at : s->plan->sum_at) +
 			       width * first;
 		else
-			received += padded_floats(form_of(x, r), len);
+			received += padded_floats(contribution_form(x, r), len);
 		BUG_ON(width == SUM_INT64 && (uintptr_t)from % sizeof(int64_t));
 		parts[n++] = (struct grid_part){
 			width == SUM_LEAF ? from : NULL, width == SUM_LEAF ? NULL : from};
@@ -222,7 +222,7 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 }
 
 /* Adds `len` elements from element `first`; with shared memory, writes them to all ranks. */
-static void finish_floats(struct sum *s, int64_t first, int64_t len, const float *packed,
+static void add_elements(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received)
 {
 	const struct sum_call *x = &s->call;
@@ -230,43 +230,43 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	struct device *d = s->plan->d;
 	int64_t piece;
 	scoped_ptr struct grid_part *parts = xcalloc((size_t)c->size, sizeof(*parts));
-	int n = find_parts(s, first, len, packed, received, parts);
-	bool ready = !x->own && !x->kept;
-	float *to = x->result ? x->result + first : NULL;
+	int n = list_parts(s, first, len, packed, received, parts);
+	bool is_rounded = !x->own && !x->kept;
+	float *rounded = x->result ? x->result + first : NULL;
 	sum_piece(s->plan, c->rank, &piece);
-	if (!s->plan->levels && !ready) /* one leaf in all */
-		copy_or_zero(d, to, n ? parts[0].leaf : NULL, len);
-	else if (len && !ready)
+	if (!s->plan->levels && !is_rounded) /* one leaf in all */
+		copy_or_zero(d, rounded, n ? parts[0].leaf : NULL, len);
+	else if (len && !is_rounded)
 		d->k->grid_sum(d,
 			&(struct grid_sum){
 				.sum = x->kept ? x->kept + first - piece : NULL,
 				.add = x->add || is_in_place(s),
-				.rounded = to,
+				.rounded = rounded,
 				.parts = parts,
 				.n_parts = n,
 				.n = len,
 				.levels = s->plan->levels},
 			x->grid);
-	for (int r = 0; r < c->size && to && s->plan->shared; r++)
+	for (int r = 0; r < c->size && rounded && s->plan->shared; r++)
 		if (r != c->rank)
 			copy_or_zero(d,
 				(float *)(void *)s->plan->shared->data[r] +
 					s->plan->leaf_at + first,
-				to, len);
+				rounded, len);
 }
 
-/* Adds the whole piece without messages; steps fit in a cache, since the result is copied. */
+/* Adds the whole piece without messages, in steps that fit in a cache, since results are copied. */
 static void finish_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
 	int64_t step = s->plan->shared ? CACHED : len;
 	float *planned = s->c->planned ? s->plan->queue->buffer[0] : NULL;
-	int64_t at = 0;
+	int64_t pos = 0;
 	do {
-		finish_floats(s, first + at, min64(step, len - at), planned, planned);
-		at += step;
-	} while (at < len);
+		add_elements(s, first + pos, min64(step, len - pos), planned, planned);
+		pos += step;
+	} while (pos < len);
 }
 
 /* ---- by messages ----------------------------------------------------------------- */
@@ -277,42 +277,43 @@ static float *segment_buffer(const struct sum *s, int k)
 	return s->plan->queue->buffer[number % SUM_BUFFERS];
 }
 
-/* Returns this rank's contribution to segment k of `rank`: in place, or packed to *room. */
-static const float *packed_for(struct sum *s, int rank, int k, float **space)
+/* Returns this rank's contribution to segment k of `rank`, packed to *space if it has gaps. */
+static const float *contribution_to(struct sum *s, int rank, int k, float **space)
 {
 	const struct sum_plan *p = s->plan;
-	enum sum_form form = form_of(&s->call, s->c->rank);
+	enum sum_form form = contribution_form(&s->call, s->c->rank);
 	int width = (int)form, want = p->wants[rank];
-	int64_t first, len = segment_of(p, rank, k, &first);
+	int64_t first, len = find_segment(p, rank, k, &first);
 	if (!is_packed(p, want))
-		return find_in_vector(p, want, s->call.own, width, first);
+		return address_in_vector(p, want, s->call.own, width, first);
 	pack_elements(p, want, s->call.own, width, first, len, *space);
 	const float *packed = *space;
 	*space += padded_floats(form, len);
 	return packed;
 }
 
+/* Starts the messages of segment k: contributions to the other ranks' pieces and to this one. */
 static void begin_segment(struct sum *s, int k)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
-	int width = (int)form_of(&s->call, c->rank);
+	int width = (int)contribution_form(&s->call, c->rank);
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
-	int64_t first, own = segment_of(p, c->rank, k, &first);
+	int64_t first, own = find_segment(p, c->rank, k, &first);
 	float *space = segment_buffer(s, k);
 	simulate_launch(c);
 	if (width && own && is_packed(p, p->wants[c->rank]))
-		packed_for(s, c->rank, k, &space);
+		contribution_to(s, c->rank, k, &space);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
-		int64_t len = segment_of(p, r, k, &first);
+		int64_t len = find_segment(p, r, k, &first);
 		if (width && len)
-			comm_send(requests, packed_for(s, r, k, &space),
+			comm_send(requests, contribution_to(s, r, k, &space),
 				width * len * (int64_t)sizeof(float), r, s->tag);
 	}
 	s->segment[k % SUM_BUFFERS].received = space;
 	for (int r = 0; r < c->size; r++) {
-		enum sum_form form = form_of(&s->call, r);
+		enum sum_form form = contribution_form(&s->call, r);
 		if (r == c->rank)
 			continue;
 		comm_recv(requests, space, (int)form * own * (int64_t)sizeof(float), r,
@@ -324,14 +325,14 @@ static void begin_segment(struct sum *s, int k)
 
 static void finish_segment(struct sum *s, int k)
 {
-	int64_t first, len = segment_of(s->plan, s->c->rank, k, &first);
-	finish_floats(s, first, len, segment_buffer(s, k),
+	int64_t first, len = find_segment(s->plan, s->c->rank, k, &first);
+	add_elements(s, first, len, segment_buffer(s, k),
 		s->segment[k % SUM_BUFFERS].received);
 }
 
-/* Begins segments as buffers become free, and adds segments that have arrived, in the queue's
- * order. Returns true if all are added. */
-static bool exchange(struct sum *s)
+/* Begins segments as buffers become free, and adds segments that have arrived, in the order of the
+ * queue. Returns true if all segments are added. Never waits. */
+static bool exchange_segments(struct sum *s)
 {
 	struct sum_queue *q = s->plan->queue;
 	for (;;) {
@@ -371,17 +372,17 @@ static void begin_nccl_reduction(struct sum *s)
 			.op = COMM_SUM});
 }
 
-/* Exchanges pieces with the ranks that want the same shard. Sends come first, see comm_send(). */
+/* Starts to exchange rounded pieces with the ranks of the same shard; sends first: comm_send(). */
 static void begin_gather(struct sum *s)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
-	int64_t at, mine = sum_piece(p, c->rank, &at);
+	int64_t own_first, n = sum_piece(p, c->rank, &own_first);
 	simulate_launch(c);
 	if (has_even_pieces(s)) {
 		start_collective(&s->gather, COLL_ALLGATHER,
 			&(struct coll_args){
-				.recv = s->call.result, .count = mine, .type = COMM_F32});
+				.recv = s->call.result, .count = n, .type = COMM_F32});
 		return;
 	}
 	for (int i = 1; i < c->size; i++) {
@@ -389,8 +390,8 @@ static void begin_gather(struct sum *s)
 		int64_t first, len = sum_piece(p, r, &first);
 		if (p->wants[r] != p->wants[c->rank])
 			continue;
-		comm_send(&s->gather, s->call.result + at, mine * (int64_t)sizeof(float),
-			r, s->tag);
+		comm_send(&s->gather, s->call.result + own_first,
+			n * (int64_t)sizeof(float), r, s->tag);
 		comm_recv(&s->gather, s->call.result + first,
 			len * (int64_t)sizeof(float), r, s->tag);
 	}
@@ -399,14 +400,13 @@ static void begin_gather(struct sum *s)
 
 /* ---- progress -------------------------------------------------------------------- */
 
-/* Is the whole piece added at once, without a queue of segments? */
+/* Returns true if the whole piece is added at once, without a queue of segments. */
 static bool adds_whole_piece(const struct sum *s)
 {
 	return s->plan->shared || uses_nccl_reduction(s);
 }
 
-/* Enters a phase. With shared memory, a rank posts first that its contribution is complete,
- * then that its piece is written to all ranks. */
+/* Enters a phase. With shared memory, posts that this rank's contribution or piece is complete. */
 static void enter_phase(struct sum *s, enum phase phase)
 {
 	if (s->plan->shared)
@@ -421,8 +421,8 @@ static void enter_phase(struct sum *s, enum phase phase)
 
 static void poll_sum(void *arg);
 
-/* Never waits. */
-static bool is_done(void *arg)
+/* Makes progress without waiting. Returns true if the sum is complete. */
+static bool try_finish(void *arg)
 {
 	struct sum *s = arg;
 	if (s->phase != DONE)
@@ -430,66 +430,68 @@ static bool is_done(void *arg)
 	return s->phase == DONE;
 }
 
-/* Have all ranks reached this rank's phase? */
-static bool phase_reached(struct sum *s)
+/* Makes progress in this rank's phase. Returns true if the next phase may begin. */
+static bool test_phase(struct sum *s)
 {
 	if (s->phase == WAITING)
-		return !s->call.after || is_done(s->call.after);
+		return !s->call.after || try_finish(s->call.after);
 	if (s->plan->shared)
 		return comm_shared_all_posted(
 			s->plan->shared, s->plan->slot, 2 * s->seq + (uint64_t)s->phase);
 	if (s->phase == GATHER)
 		return comm_test(&s->gather);
-	return uses_nccl_reduction(s) ? comm_test(&s->segment[0].requests) : exchange(s);
+	return uses_nccl_reduction(s) ? comm_test(&s->segment[0].requests)
+				      : exchange_segments(s);
 }
 
+/* Enters the phases that may begin. Never waits. */
 static void poll_sum(void *arg)
 {
 	struct sum *s = arg;
-	if (s->phase == WAITING && phase_reached(s)) {
+	if (s->phase == WAITING && test_phase(s)) {
 		if (s->call.after)
 			sum_end(s->call.after);
 		s->call.after = NULL;
 		enter_phase(s, EXCHANGE);
 	}
-	if (s->phase == EXCHANGE && phase_reached(s)) {
+	if (s->phase == EXCHANGE && test_phase(s)) {
 		if (adds_whole_piece(s) && !s->c->planned)
 			finish_piece(s);
 		enter_phase(s, GATHER);
 	}
-	if (s->phase == GATHER && phase_reached(s)) {
+	if (s->phase == GATHER && test_phase(s)) {
 		s->phase = DONE;
 		operation_end(&s->operation);
 	}
 }
 
-static void wait_for(struct sum *s)
+static void wait_for_sum(struct sum *s)
 {
 	const struct comm_what what = {"sum of gradients",
 		s->plan->shard[s->plan->wants[s->c->rank]].n * (int64_t)sizeof(float),
 		s->seq};
-	comm_wait_for(s->c, is_done, s, &what);
+	comm_wait_for(s->c, try_finish, s, &what);
 }
 
 /* Runs the whole sum where a step is complete as soon as it is begun: in a plan, and in the stream
  * of a group with NCCL, where additions follow their messages. */
 static void run_at_once(struct sum *s)
 {
-	bool stream = comm_has_stream(s->c);
-	int before = stream ? comm_stream_begin(s->c) : 0;
+	bool has_stream = comm_has_stream(s->c);
+	int previous = has_stream ? comm_stream_begin(s->c) : 0;
 	simulate_chain(s->c->planned); /* the previous sum is not complete */
 	poll_sum(s);
 	BUG_ON(s->phase != DONE);
 	simulate_chain(false);
 	if (s->c->planned) /* a plan counts the additions apart from the messages */
 		finish_piece(s);
-	if (stream)
-		s->ticket = comm_stream_end(s->c, before);
-	if (stream && !comm_overlaps())
+	if (has_stream)
+		s->ticket = comm_stream_end(s->c, previous);
+	if (has_stream && !comm_overlaps())
 		comm_stream_wait(s->c, s->ticket);
 }
 
-/* Starts the sum in the background, while this rank computes. */
+/* Starts a sum in the background, while this rank computes. */
 static void start_in_background(struct sum *s)
 {
 	if (s->plan->shared) { /* counted as messages would be */
@@ -500,7 +502,7 @@ static void start_in_background(struct sum *s)
 	comm_background_begin(poll_sum, s);
 	poll_sum(s);
 	if (!comm_overlaps())
-		wait_for(s);
+		wait_for_sum(s);
 }
 
 struct sum *sum_begin(const struct sum_call *call)
@@ -537,7 +539,7 @@ void sum_end(struct sum *s)
 	if (s->ticket) {
 		comm_stream_wait(s->c, s->ticket);
 	} else if (s->c->size > 1 && !s->c->planned) {
-		wait_for(s);
+		wait_for_sum(s);
 		comm_background_end(poll_sum, s);
 	}
 	for (int i = 0; i < SUM_BUFFERS; i++)

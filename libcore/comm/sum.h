@@ -12,7 +12,7 @@
 
 /* A shard: runs of elements of the vector, which become contiguous when the shard is packed. */
 struct sum_run {
-	int64_t at, len;
+	int64_t pos, len;
 };
 
 struct sum_shard {
@@ -21,8 +21,7 @@ struct sum_shard {
 	int64_t n; /* elements */
 };
 
-/* A rank's contribution: none, a leaf (fp32), or a sum of leaves (int64). Its value is an
- * element's size in floats. */
+/* A rank's contribution: none, a leaf (fp32), or a sum (int64). The value: floats per element. */
 enum sum_form { SUM_NONE, SUM_LEAF, SUM_INT64 };
 
 /* Messages carry one segment of the piece at a time. The sums of a group put their segments in one

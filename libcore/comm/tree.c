@@ -23,7 +23,7 @@ int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_
 	return n;
 }
 
-/* If bit k of the index is set, the leaf is in the right half of its node at level k + 1. */
+/* Counts nodes that a leaf completes. Bit k of index: right half of its node at level k + 1. */
 int tree_merges(int64_t begin, int64_t index)
 {
 	int n = 0;
@@ -42,24 +42,24 @@ int tree_depth(int64_t begin, int64_t end)
 	return depth;
 }
 
-struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
+struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *pos,
 	struct tree_node sum, struct mat to)
 {
 	struct mat none = {0};
-	if (*at == n)
+	if (*pos == n)
 		return none;
-	const struct tree_part *part = &parts[*at];
+	const struct tree_part *part = &parts[*pos];
 	if (part->node.index << part->node.level >= (sum.index + 1) << sum.level)
 		return none;
 	if (part->node.level == sum.level && part->node.index == sum.index) {
-		++*at;
+		++*pos;
 		return part->x;
 	}
 	BUG_ON(sum.level == 0);
 	struct tree_node half = {sum.level - 1, 2 * sum.index};
-	struct mat left = tree_add(d, parts, n, at, half, none);
+	struct mat left = tree_add(d, parts, n, pos, half, none);
 	half.index++;
-	struct mat right = tree_add(d, parts, n, at, half, none);
+	struct mat right = tree_add(d, parts, n, pos, half, none);
 	if (!left.p || !right.p)
 		return left.p ? left : right;
 	to = to.p ? to : left;

@@ -2,8 +2,7 @@
  *
  * A sum over n leaves is one binary tree over their indices: node (level, i) is the sum of leaves
  * [i 2^level, (i+1) 2^level) that exist, as its left half plus its right half; a half that does
- * not exist adds nothing. The tree depends only on n, so the bits do not depend on which rank
- * holds which leaves. */
+ * not exist adds nothing. The bits do not depend on which rank holds which leaves. */
 #pragma once
 
 #include "base/base.h"
@@ -39,5 +38,5 @@ struct tree_part {
 /* Sums the parts of node `sum`, beginning with part *at, and advances *at past them. Parts are in
  * the order of their leaves. The sum is written to `to`, or if that is NULL, over the first part;
  * a single part is returned unchanged. Returns a mat with p == NULL if the node has no parts. */
-struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
+struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *pos,
 	struct tree_node sum, struct mat to);

@@ -85,21 +85,22 @@ void watchdog_wait(const struct comm *group, const struct comm_what *what)
 /* ---- messages --------------------------------------------------------------------- */
 
 /* Describes the operation that this rank waits for. */
-static void describe_wait(struct watch_msg *l)
+static void describe_wait(struct watch_msg *msg)
 {
-	l->waits = 1;
-	l->seq = watch.what->seq;
-	l->n_bytes = watch.what->n_bytes;
-	l->color = watch.group->color;
-	snprintf(l->what, sizeof(l->what), "%s", watch.what->name);
-	snprintf(l->group, sizeof(l->group), "%s", watch.group->name);
+	msg->waits = 1;
+	msg->seq = watch.what->seq;
+	msg->n_bytes = watch.what->n_bytes;
+	msg->color = watch.group->color;
+	snprintf(msg->what, sizeof(msg->what), "%s", watch.what->name);
+	snprintf(msg->group, sizeof(msg->group), "%s", watch.group->name);
 }
 
-static void post(int rank, enum kind kind, uint64_t question)
+/* Sends a question or an answer, unless the previous message to that rank is still in flight. */
+static void send_message(int rank, enum kind kind, uint64_t question)
 {
 	struct outgoing *o = &watch.out[rank];
 	if (!comm_test(&o->sent))
-		return; /* the previous message is still in flight */
+		return;
 	o->msg = (struct watch_msg){.kind = kind, .question = question};
 	if (watch.what)
 		describe_wait(&o->msg);
@@ -113,14 +114,14 @@ static bool same_wait(const struct watch_msg *a, const struct watch_msg *b)
 	       !strcmp(a->group, b->group);
 }
 
-/* Does a rank compute, or wait for another operation than in its previous answer? */
-static bool makes_progress(const struct watch_msg *before, const struct watch_msg *now)
+/* Returns true if a rank computes, or waits for another operation than in its previous answer. */
+static bool makes_progress(const struct watch_msg *prev, const struct watch_msg *now)
 {
-	return !now->waits || (before->waits && before->question > watch.before_wait &&
-				      !same_wait(before, now));
+	return !now->waits || (prev->waits && prev->question > watch.before_wait &&
+				      !same_wait(prev, now));
 }
 
-/* Begins a new round of questions, since a rank makes progress. */
+/* Ignores all answers so far, since a rank makes progress. */
 static void restart_questions(void)
 {
 	if (watch.waited > watch.seconds / 2)
@@ -130,54 +131,55 @@ static void restart_questions(void)
 
 static void read_messages(void)
 {
-	struct watch_msg l;
-	int from;
-	while (watch.world->ops->take(watch.world, &l, sizeof(l), TAG_WATCHDOG, &from)) {
-		l.what[sizeof(l.what) - 1] = l.group[sizeof(l.group) - 1] = '\0';
-		if (l.kind == ASK) {
-			post(from, ANSWER, l.question);
-		} else if (watch.what && l.question >= watch.first_question) {
-			bool progress = makes_progress(&watch.answer[from], &l);
-			watch.answer[from] = l;
+	struct watch_msg m;
+	int rank;
+	while (watch.world->ops->try_recv(
+		watch.world, &m, sizeof(m), TAG_WATCHDOG, &rank)) {
+		m.what[sizeof(m.what) - 1] = m.group[sizeof(m.group) - 1] = '\0';
+		if (m.kind == ASK) {
+			send_message(rank, ANSWER, m.question);
+		} else if (watch.what && m.question >= watch.first_question) {
+			bool progress = makes_progress(&watch.answer[rank], &m);
+			watch.answer[rank] = m;
 			if (progress)
 				restart_questions();
 		}
 	}
 }
 
-static void ask_all(void)
+static void ask_all_ranks(void)
 {
 	watch.question++;
 	for (int r = 0; r < watch.world->size; r++)
 		if (r != watch.world->rank)
-			post(r, ASK, watch.question);
+			send_message(r, ASK, watch.question);
 }
 
 /* ---- the report ------------------------------------------------------------------ */
 
-/* A rank did not answer; waits for the same operation as this rank; waits for another operation. */
-enum standing { SILENT, HERE, ELSEWHERE };
+/* A rank has not answered; waits for the same operation as this rank; waits for another one. */
+enum standing { SILENT, SAME_WAIT, OTHER_WAIT };
 
-/* Uses only the last two questions, so that a rank that was stopped meanwhile is SILENT. */
-static enum standing standing_of(int rank)
+/* Returns the standing of a rank, by its answers to the last two questions only. */
+static enum standing rank_standing(int rank)
 {
-	const struct watch_msg *l = &watch.answer[rank];
+	const struct watch_msg *msg = &watch.answer[rank];
 	if (rank == watch.world->rank)
-		return HERE;
-	if (l->question < watch.first_question || l->question + 1 < watch.question)
+		return SAME_WAIT;
+	if (msg->question < watch.first_question || msg->question + 1 < watch.question)
 		return SILENT;
-	struct watch_msg mine = {0};
-	describe_wait(&mine);
-	return same_wait(l, &mine) ? HERE : ELSEWHERE;
+	struct watch_msg own_wait = {0};
+	describe_wait(&own_wait);
+	return same_wait(msg, &own_wait) ? SAME_WAIT : OTHER_WAIT;
 }
 
 /* Appends the ranks with that standing, e.g. "ranks 0-2, 5"; false: there are none. */
-static bool list_ranks(struct str *out, enum standing standing)
+static bool append_ranks(struct str *out, enum standing standing)
 {
 	scoped_str list = {0};
 	int n = 0, size = watch.world->size;
 	for (int first = 0, r; first < size; first = r + 1) {
-		for (r = first; r < size && standing_of(r) == standing; r++)
+		for (r = first; r < size && rank_standing(r) == standing; r++)
 			n++;
 		if (r == first)
 			continue;
@@ -190,66 +192,67 @@ static bool list_ranks(struct str *out, enum standing standing)
 	return n > 0;
 }
 
-static void describe(struct str *out)
+/* Describes the operation that was waited for, and what each rank does. */
+static void describe_timeout(struct str *out)
 {
 	char bytes[NUM_TEXT];
 	str_printf(out, "waited %g s for %s number %llu of %s on %s: ", watch.seconds,
 		watch.what->name, (unsigned long long)watch.what->seq,
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
-	if (list_ranks(out, SILENT))
+	if (append_ranks(out, SILENT))
 		str_puts(out,
 			" did not come, and did not answer (stopped, stuck or gone?); ");
-	list_ranks(out, HERE);
-	str_puts(out, " waited there");
+	append_ranks(out, SAME_WAIT);
+	str_puts(out, " waited for this operation");
 	for (int r = 0; r < watch.world->size; r++) {
-		const struct watch_msg *l = &watch.answer[r];
-		bool namesake = !strcmp(l->group, watch.group->name) &&
-				l->color != watch.group->color;
-		if (standing_of(r) == ELSEWHERE)
+		const struct watch_msg *msg = &watch.answer[r];
+		bool namesake = !strcmp(msg->group, watch.group->name) &&
+				msg->color != watch.group->color;
+		if (rank_standing(r) == OTHER_WAIT)
 			str_printf(out, "; rank %d waited for %s number %llu on %s%s", r,
-				l->what, (unsigned long long)l->seq,
-				namesake ? "another " : "", l->group);
+				msg->what, (unsigned long long)msg->seq,
+				namesake ? "another " : "", msg->group);
 	}
 	if (flight_record_path())
 		str_printf(out, "; the last operations of this rank: %s",
 			flight_record_path());
 }
 
-/* Ends the job with a report, on the lowest rank that answers; others wait a moment for it. */
-static void give_up(void)
+/* Ends the job with a report, on the lowest rank that answers. The other ranks return at first. */
+static void end_job(void)
 {
 	enum { MOMENT = 2 };
 	struct str text = {0};
 	bool silent = false;
 	for (int r = 0; r < watch.world->size; r++)
-		silent |= standing_of(r) == SILENT;
+		silent |= rank_standing(r) == SILENT;
 	if (watch.what->patient && !silent)
 		return;
 	for (int r = 0; r < watch.world->rank; r++)
-		if (standing_of(r) != SILENT && watch.waited < watch.seconds + MOMENT)
+		if (rank_standing(r) != SILENT && watch.waited < watch.seconds + MOMENT)
 			return;
-	describe(&text);
+	describe_timeout(&text);
 	die(EX_FAILED, "%s", text.s);
 }
 
 void watchdog_poll(void)
 {
-	const double often = 0.05, stopped = 1;
+	const double interval = 0.05, max_elapsed = 1;
 	if (!watch.world)
 		return;
 	double now = clock_seconds();
-	if (now - watch.read < often)
+	if (now - watch.read < interval)
 		return;
 	watch.read = now;
 	read_messages();
 	if (!watch.what || watch.paused || watch.seconds <= 0)
 		return;
-	double since = now - watch.counted;
+	double elapsed = now - watch.counted;
 	watch.counted = now;
-	watch.waited += since < stopped ? since : stopped;
-	uint64_t asked = watch.question + 1 - watch.first_question;
-	if (watch.waited > watch.seconds * (0.5 + 0.125 * (double)asked))
-		ask_all();
-	if (watch.waited > watch.seconds && asked >= 3)
-		give_up();
+	watch.waited += elapsed < max_elapsed ? elapsed : max_elapsed;
+	uint64_t n_asked = watch.question + 1 - watch.first_question;
+	if (watch.waited > watch.seconds * (0.5 + 0.125 * (double)n_asked))
+		ask_all_ranks();
+	if (watch.waited > watch.seconds && n_asked >= 3)
+		end_job();
 }

@@ -1,5 +1,4 @@
-/* The group of all ranks. A separate file, so that programs without comm_open() link without
- * MPI. */
+/* The group of all ranks, in a file of its own: programs without comm_open() link without MPI. */
 #include "base/launch.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
@@ -8,7 +7,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-/* Was this rank started by a launcher? A single rank needs no MPI, and starts 3x faster. */
+/* Returns true if a launcher started this rank. Without MPI, a single rank starts 3x faster. */
 static bool has_launcher(void)
 {
 	static const char *const vars[] = {"PMI_RANK", "PMIX_RANK", "PMI_FD", "PMI_ID"};
@@ -37,11 +36,11 @@ struct rank_host {
 
 static struct rank_host own_host(const struct comm_place *place)
 {
-	struct rank_host mine = {.host = hash_mix(hash_str(place->host) ^ boot_id())};
-	if (sched_getaffinity(0, sizeof(mine.processors), &mine.processors))
+	struct rank_host own = {.host = hash_mix(hash_str(place->host) ^ boot_id())};
+	if (sched_getaffinity(0, sizeof(own.processors), &own.processors))
 		for (int i = 0; i < cpu_count() && i < CPU_SETSIZE; i++)
-			CPU_SET(i, &mine.processors);
-	return mine;
+			CPU_SET(i, &own.processors);
+	return own;
 }
 
 static int compare_u64(const void *a, const void *b)
@@ -63,24 +62,24 @@ static int ranks_per_host(const struct rank_host *all, int size)
 	return size % n || n == size ? 0 : n;
 }
 
-/* Exchanges one message between each pair of ranks. (MPI_Comm_split_type() waits several times
- * without yielding, a quarter of the start of 4 ranks on 2 processors.) */
-static void find_place(struct comm *world, struct comm_place *place)
+/* Sets *place from the hosts of all ranks, in one all-gather. (MPI_Comm_split_type() waits several
+ * times without yielding, a quarter of the start of 4 ranks on 2 processors.) */
+static void detect_place(struct comm *world, struct comm_place *place)
 {
 	name_host(place);
-	struct rank_host mine = own_host(place);
+	struct rank_host own = own_host(place);
 	scoped_ptr struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
 	scoped_ptr uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
 	cpu_set_t processors;
 	const char *host_ranks = getenv("PT_HOST_RANKS");
 	int64_t n;
 	if (host_ranks && !parse_int(host_ranks, &n) && n > 0)
-		mine.host ^= hash_mix((uint64_t)(world->rank / n) + 1);
-	comm_allgather(world, &mine, all, sizeof(mine));
+		own.host ^= hash_mix((uint64_t)(world->rank / n) + 1);
+	comm_allgather(world, &own, all, sizeof(own));
 	CPU_ZERO(&processors);
 	for (int i = 0; i < world->size; i++) {
 		hosts[i] = all[i].host;
-		if (all[i].host != mine.host)
+		if (all[i].host != own.host)
 			continue;
 		place->local_rank += i < world->rank;
 		place->local_size++;
@@ -94,24 +93,23 @@ static void find_place(struct comm *world, struct comm_place *place)
 		place->n_hosts += !i || hosts[i] != hosts[i - 1];
 }
 
-/* Tests once whether the ranks of a host can share memory, which containers, other users or
- * limits can prevent, so that plans are right. */
-static bool can_share(struct comm *world)
+/* Collective. Returns true if the ranks of a host share memory, which containers may prevent. */
+static bool test_shared_memory(struct comm *world)
 {
 	struct err e = {0};
-	int run = comm_here.host_ranks;
-	int64_t wanted =
-		(run > 1 || comm_here.n_hosts == 1) && env_switch("PT_SHARED") != 0;
-	wanted = comm_min_i64(world, wanted); /* all, or none */
-	if (world->size == 1 || !wanted)
-		return wanted;
-	struct comm *host = run ? comm_split(world, world->rank / run, "host") : world;
+	int n = comm_here.host_ranks;
+	int64_t shares =
+		(n > 1 || comm_here.n_hosts == 1) && env_switch("PT_SHARED") != 0;
+	shares = comm_min_i64(world, shares); /* all, or none */
+	if (world->size == 1 || !shares)
+		return shares;
+	struct comm *host = n ? comm_split(world, world->rank / n, "host") : world;
 	struct comm_shared *m = comm_shared_open(host, 0, 0, &e);
 	comm_shared_close(m);
-	wanted = comm_min_i64(world, m != NULL);
-	if (run)
+	shares = comm_min_i64(world, m != NULL);
+	if (n)
 		comm_free(host);
-	return wanted;
+	return shares;
 }
 
 /* Ends the program if the launcher belongs to another MPI: each of the n programs it starts
@@ -138,8 +136,8 @@ struct comm *comm_open(void)
 	struct comm *world;
 	if (has_launcher()) {
 		world = comm_open_mpi();
-		comm_crowded = true; /* until find_place() */
-		find_place(world, &comm_here);
+		comm_crowded = true; /* until detect_place() */
+		detect_place(world, &comm_here);
 		comm_read_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors ||
 			       env_switch("PT_CROWDED") == 1;
@@ -153,7 +151,7 @@ struct comm *comm_open(void)
 		name_host(&comm_here);
 	}
 	check_launcher(world);
-	comm_here.shares = can_share(world);
+	comm_here.shares = test_shared_memory(world);
 	world->shares = comm_here.shares && comm_here.n_hosts == 1;
 	return world;
 }

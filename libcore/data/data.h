@@ -31,7 +31,7 @@ enum {
 
 /* The attributes of a shard. */
 struct shard_info {
-	const char *format, *created_by; /* allocated if read; see shard_info_free() */
+	const char *format, *created_by; /* allocated if read; see shard_info_release() */
 	int64_t version;
 	int64_t index, count;	  /* this is file `index` of `count` */
 	int64_t tokens[N_SPLITS]; /* in this file */
@@ -51,7 +51,7 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e);
 /* Reads the fields, after it has checked the format and the checksum of the metadata. */
 int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct tokenizer *t,
 	struct err *e);
-void shard_info_free(struct shard_info *s);
+void shard_info_release(struct shard_info *s);
 
 /* ---- corpus.c: reading shards ---------------------------------------------------- */
 

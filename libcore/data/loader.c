@@ -24,10 +24,11 @@ struct fetch {
 	int32_t *all;
 	int64_t *at; /* [size + 1] */
 	pthread_t thread;
-	bool threaded, sent;
+	bool has_thread, sent;
 	int read_done; /* set by the thread */
 	struct err error;
-	struct comm_requests requests; /* of a reader: sends; else the receive */
+	struct comm_requests
+		requests; /* sends of a reader; the receive of another rank */
 };
 
 int loader_reader(int rank, int size, int readers)
@@ -67,7 +68,7 @@ static bool same_run(const struct sample_run *a, const struct sample_run *b)
 	       a->blocks == b->blocks;
 }
 
-static bool repeats_previous_rank(const struct fetch *f, int rank)
+static bool shares_previous_run(const struct fetch *f, int rank)
 {
 	return rank > f->rank_begin && same_run(&f->runs[rank], &f->runs[rank - 1]);
 }
@@ -85,15 +86,16 @@ static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
 	}
 }
 
-static void *read_windows(void *with)
+/* Reads the windows of all ranks of a reader in a thread, again if a file changed meanwhile. */
+static void *read_windows(void *fetch)
 {
-	struct fetch *f = with;
+	struct fetch *f = fetch;
 	struct corpus *c = f->l->c.corpus;
 	int64_t changes;
 	do {
 		changes = corpus_changes(c);
 		for (int r = f->rank_begin; r < f->rank_end; r++)
-			if (!repeats_previous_rank(f, r))
+			if (!shares_previous_run(f, r))
 				read_run(f, &f->runs[r], f->all + f->at[r]);
 	} while (!f->error.code && corpus_changes(c) != changes);
 	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
@@ -101,9 +103,9 @@ static void *read_windows(void *with)
 }
 
 /* Sends the windows to the other ranks when they have been read. */
-static void poll_fetch(void *with)
+static void poll_fetch(void *fetch)
 {
-	struct fetch *f = with;
+	struct fetch *f = fetch;
 	struct comm *c = f->l->c.comm;
 	if (f->sent || !__atomic_load_n(&f->read_done, __ATOMIC_ACQUIRE))
 		return;
@@ -117,31 +119,32 @@ static void poll_fetch(void *with)
 	comm_start(&f->requests);
 }
 
-/* Sets f->at for all ranks of a reader. Returns the number of windows. */
-static int64_t place_windows(struct fetch *f)
+/* Sets f->at, the offsets of the windows of each rank. Returns the number of windows. */
+static int64_t assign_offsets(struct fetch *f)
 {
 	int64_t n = 0;
 	f->at = xcalloc((size_t)f->l->c.comm->size, sizeof(*f->at));
 	for (int r = f->rank_begin; r < f->rank_end; r++) {
-		bool again = repeats_previous_rank(f, r);
-		f->at[r] = again ? f->at[r - 1] : n * window_tokens(f);
-		n += again ? 0 : run_samples(&f->runs[r]);
+		bool is_shared = shares_previous_run(f, r);
+		f->at[r] = is_shared ? f->at[r - 1] : n * window_tokens(f);
+		n += is_shared ? 0 : run_samples(&f->runs[r]);
 	}
 	return n;
 }
 
-static void begin_reading(struct fetch *f)
+/* Starts a thread that reads the windows, and a background function that sends them. */
+static void start_reading(struct fetch *f)
 {
 	const struct loader_config *c = &f->l->c;
-	bool alone = f->rank_end - f->rank_begin == 1;
-	int64_t n = place_windows(f);
-	f->all = alone ? f->windows
-		       : xcalloc((size_t)(n * window_tokens(f)) + 1, sizeof(*f->all));
+	bool only_self = f->rank_end - f->rank_begin == 1;
+	int64_t n = assign_offsets(f);
+	f->all = only_self ? f->windows
+			   : xcalloc((size_t)(n * window_tokens(f)) + 1, sizeof(*f->all));
 	BUG_ON(!c->corpus);
-	f->threaded = pthread_create(&f->thread, NULL, read_windows, f) == 0;
-	if (!f->threaded)
+	f->has_thread = pthread_create(&f->thread, NULL, read_windows, f) == 0;
+	if (!f->has_thread)
 		read_windows(f);
-	if (!alone)
+	if (!only_self)
 		comm_background_begin(poll_fetch, f);
 }
 
@@ -172,7 +175,7 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	while (f->rank_end < c->size &&
 		loader_reader(f->rank_end, c->size, l->c.readers) == c->rank)
 		f->rank_end++;
-	begin_reading(f);
+	start_reading(f);
 	return f;
 }
 
@@ -180,13 +183,13 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 {
 	struct comm *c = l->c.comm;
 	bool reads = f->rank_end > f->rank_begin,
-	     alone = f->rank_end - f->rank_begin == 1;
-	if (f->threaded)
+	     only_self = f->rank_end - f->rank_begin == 1;
+	if (f->has_thread)
 		pthread_join(f->thread, NULL);
-	f->threaded = false;
+	f->has_thread = false;
 	if (f->error.code)
 		die_err(&f->error);
-	if (reads && !alone) {
+	if (reads && !only_self) {
 		poll_fetch(f);
 		comm_background_end(poll_fetch, f);
 		memcpy(f->windows, f->all + f->at[c->rank],

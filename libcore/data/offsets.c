@@ -1,7 +1,7 @@
 /* Token offsets of a shard: one sorted list per split of a file. */
 #include "data/offsets.h"
 
-/* Reads ascending offsets less than `end`. */
+/* Reads at most `max` offsets: ascending, and less than `end`. */
 static int read_offsets(struct offsets *o, struct h5 *h, const char *name,
 	const char *path, int64_t max, int64_t end, struct err *e)
 {

@@ -15,10 +15,10 @@ struct offsets {
 	int64_t n;
 };
 
-/* Read offsets. `tokens`: number of tokens of the split in this file. documents_read() fails
- * without the dataset; counted_read() sets *counted if it exists. */
+/* Reads the offsets of documents in a split with `tokens` tokens. Fails without the dataset. */
 int documents_read(struct offsets *o, struct h5 *h, const char *name, enum split s,
 	int64_t tokens, struct err *e);
+/* Reads the spans of tokens that count. Sets *counted to true if the dataset exists. */
 int counted_read(struct offsets *o, bool *counted, struct h5 *h, const char *name,
 	enum split s, int64_t tokens, struct err *e);
 void offsets_free(struct offsets *o);

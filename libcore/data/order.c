@@ -1,8 +1,8 @@
 /* The order of samples: a function of the seed and the index of the sample. */
 #include "data/data.h"
 
-/* Four rounds of a balanced Feistel network on 2 * half bits, Philox as the round
- * function: a permutation for any round function (Luby, Rackoff 1988). */
+/* Permutes x, which has 2 * half bits: four rounds of a balanced Feistel network with Philox as
+ * round function, a permutation for any round function (Luby, Rackoff 1988). */
 static uint64_t feistel(struct philox_key key, int half, uint64_t x)
 {
 	uint64_t mask = ((uint64_t)1 << half) - 1;
@@ -55,18 +55,20 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 }
 
 /* Returns the number of windows in the grid that begins with the first token. */
-static int64_t fit_on_grid(const struct order *o)
+static int64_t windows_on_grid(const struct order *o)
 {
 	return (o->n_tokens - 1) / o->context;
 }
 
 void order_on_grid(struct order *o)
 {
-	int64_t fit = fit_on_grid(o);
+	int64_t fit = windows_on_grid(o);
 	o->on_grid = true;
 	o->n_windows = o->sampling == SAMPLING_EVEN ? min64(o->n_windows, fit) : fit;
 }
 
+/* Returns the first token of global sample g: random, equidistant, or a window of the epoch's
+ * grid. */
 int64_t order_start(const struct order *o, int64_t g)
 {
 	int64_t last =
@@ -75,7 +77,7 @@ int64_t order_start(const struct order *o, int64_t g)
 		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
 		struct philox_block b =
 			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0);
-		return o->on_grid ? uniform_below(b, fit_on_grid(o)) * o->context
+		return o->on_grid ? uniform_below(b, windows_on_grid(o)) * o->context
 				  : uniform_below(b, last + 1);
 	}
 	if (o->sampling == SAMPLING_EVEN) {

@@ -54,14 +54,15 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 static int check_tokens(
 	const struct shard_info *s, enum split split, const char *name, struct err *e)
 {
-	int64_t here = s->tokens[split], all = s->total[split];
-	if (here >= 0 && (s->count == 1 ? all == here : all >= here))
+	int64_t in_file = s->tokens[split], in_corpus = s->total[split];
+	if (in_file >= 0 && (s->count == 1 ? in_corpus == in_file : in_corpus >= in_file))
 		return 0;
 	return err_set(e, EX_DATAERR, "%s: %s_tokens is %lld, but %s_total is %lld", name,
-		split_names[split], (long long)here, split_names[split], (long long)all);
+		split_names[split], (long long)in_file, split_names[split],
+		(long long)in_corpus);
 }
 
-static int check_numbers(const struct shard_info *s, const char *name, struct err *e)
+static int check_counts(const struct shard_info *s, const char *name, struct err *e)
 {
 	if (s->count < 1 || s->index < 0 || s->index >= s->count)
 		return err_set(e, EX_DATAERR, "%s: invalid index: file %lld of %lld",
@@ -77,7 +78,8 @@ static int check_numbers(const struct shard_info *s, const char *name, struct er
 		if (s->window_tokens < 0 ||
 			(s->total[i] && (s->total[i] - 1) % s->window_tokens))
 			return err_set(e, EX_DATAERR,
-				"%s: %lld %s tokens are not whole windows of %lld plus one",
+				"%s: %lld %s tokens are not a whole number of windows of %lld tokens, "
+				"plus one token",
 				name, (long long)s->total[i], split_names[i],
 				(long long)s->window_tokens);
 	return 0;
@@ -87,7 +89,7 @@ int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct toke
 	struct err *e)
 {
 	if (h5_check_format(h, "pt-shard", SHARD_VERSION, e) || h5_check_seal(h, e) ||
-		h5_fields_read(h, "/", shard_fields, s, e) || check_numbers(s, name, e))
+		h5_fields_read(h, "/", shard_fields, s, e) || check_counts(s, name, e))
 		return -1;
 	if (!tokenizer_read(t, h, e))
 		return 0;
@@ -96,7 +98,7 @@ int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct toke
 	return named ? -1 : err_prefix(e, "%s: ", name);
 }
 
-void shard_info_free(struct shard_info *s)
+void shard_info_release(struct shard_info *s)
 {
 	free((void *)s->format);
 	free((void *)s->created_by);

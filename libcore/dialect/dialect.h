@@ -21,16 +21,16 @@ struct torch_names {
 	int64_t n;
 	const struct dialect *dialect;
 	const struct torch_item *table; /* the token embedding */
-	struct str prefix;		/* of its name, before dialect->table */
+	struct str prefix; /* start of the embedding's name, before dialect->table */
 	/* [number] parameter, if the optimizer numbers its parameters; else NULL. */
 	const struct torch_item **order;
 	int64_t n_order;
 };
 
-/* Finds the token embedding. Its name determines the dialect. */
+/* Lists the names, and finds the token embedding: its name determines the dialect. */
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e);
-/* Like torch_names_open(). Without an embedding, takes the dialect that names most tensors. */
-int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+/* Lists names that may lack the embedding: then the dialect is the one that names most of m. */
+int torch_names_open_partial(struct torch_names *x, const struct torch_file *f,
 	const struct model *m, struct err *e);
 void torch_names_close(struct torch_names *x);
 /* Returns the tensor of a parameter by its name in the dialect; NULL if it is missing. */
@@ -48,14 +48,14 @@ void torch_names_describe_state(const struct torch_names *x, struct str *out);
 int torch_names_has_moments(const struct torch_names *x, struct err *e);
 /* Finds the item BEGIN PREFIX NAME END; NULL if it is missing. PREFIX is the token embedding's
  * prefix, which may lack parts at its end, and with `shorter` also at its begin. */
-const struct torch_item *torch_names_look_up(const struct torch_names *x,
+const struct torch_item *torch_names_find_prefixed(const struct torch_names *x,
 	const char *begin, const char *name, const char *end, bool shorter);
 /* Returns the name without wrappers; for free(). */
 char *torch_names_unwrap(const char *name);
-/* DeepSpeed without ZeRO: returns the fp32 parameters of a 16-bit model, in the order of x->order,
- * up to the first that is missing. Ends with NULL; for free(). */
+/* Returns the fp32 parameters that DeepSpeed without ZeRO saved for a 16-bit model, in the order of
+ * x->order, up to the first that is missing. Ends with NULL; for free(). */
 const struct torch_item **torch_names_list_masters(const struct torch_names *x);
-/* Returns the key's item of the next parameter group from *at on, and advances *at; or NULL. */
+/* Returns the next item of a key of parameter groups from name *at on (or NULL), and moves *at. */
 const struct torch_item *torch_names_next_option(
 	const struct torch_names *x, const char *key, int64_t *at);
 /* Returns the item optimizer.KIND.n.WHAT, KIND "state" or "param_groups"; NULL if it is missing. */
@@ -69,11 +69,11 @@ const struct torch_item *torch_names_find_exact(
 
 struct torch_parameter {
 	const struct torch_item *item;
-	bool frozen; /* known not to be trained */
+	bool frozen; /* --freeze names it */
 };
-/* Sets x->order: by param_names, or else by the order of the parameters, the sizes of the groups
+/* Sets x->order by param_names, or else by the order of the parameters, the sizes of the groups
  * and the shapes of the moments. `list`: all parameters, in the model's order. */
-int torch_names_find_order(struct torch_names *x, struct torch_file *f,
+int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_parameter *list, int64_t n, struct err *e);
 
 /* ---- sources.c: where our tensors are -------------------------------------------------------- */
@@ -87,9 +87,9 @@ struct tensor_source {
 	int64_t first;		       /* row in the item, or column if transposed */
 	int64_t layer;		       /* index, if the item has all layers; else -1 */
 	bool transposed;
-	int fused;   /* part of rows [key head][queries, key, value][width] */
-	bool pairs;  /* query and key rows: channels that rotate together are adjacent */
-	bool partly; /* only some channels rotate */
+	int fused;  /* part of rows [key head][queries, key, value][width] */
+	bool pairs; /* query and key rows: channels that rotate together are adjacent */
+	bool rotates_partly; /* query and key rows: only some channels rotate */
 };
 
 /* Returns the index of a head's channel in the row order of a source. */
@@ -98,12 +98,12 @@ int64_t source_channel(
 /* Returns true if rotary embedding applies to the rows of this tensor. */
 bool has_rotated_rows(const struct tensor *t);
 
-/* A model, and where its tensors are. */
+/* A model, and the sources of its tensors in a file. */
 struct placement {
 	const struct torch_names *names;
 	const struct model *m;
 	bool pairs;		       /* config.json has rope_interleaved */
-	bool some;		       /* any tensor may be missing: zeros */
+	bool allows_missing;	       /* a missing tensor is not an error: zeros */
 	struct tensor_source *sources; /* [group][tensor] */
 };
 
@@ -111,11 +111,12 @@ enum { SOURCE_MODEL, SOURCE_MEANS, SOURCE_SQUARES, SOURCE_GROUPS };
 extern const char *const source_groups[SOURCE_GROUPS]; /* model, exp_avg, exp_avg_sq */
 
 struct tensor_source *get_source(const struct placement *x, int group, int tensor);
-/* Returns an item of a group, or NULL. `parameter`: its item in the model, or NULL. */
+/* Returns an item of a group, or NULL. `parameter`: the item of the parameter itself, or NULL. */
 const struct torch_item *find_group_item(const struct placement *x, int group,
 	const char *name, const struct torch_item *parameter);
-/* Fails if a missing tensor is required. Without state in the optimizer, moments are zeros. */
+/* Fails if a missing tensor is required: moments are not, since the optimizer may lack state. */
 int report_missing(const struct placement *x, int group, const char *name, struct err *e);
+/* Returns true for a tensor of ndim (1 or 2) dimensions with these sizes. */
 bool has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width);
 int report_wrong_shape(
 	const struct placement *x, const struct torch_item *t, struct err *e);
@@ -126,7 +127,7 @@ int report_wrong_shape(
 void set_config_from_shapes(const struct torch_names *x, struct model_config *c);
 /* Returns the number of key rows of a layer; 0: missing. */
 int64_t count_key_rows(const struct torch_names *x, const struct model_config *c);
-/* Sets qk_norm and the head size, from the size of the query norm; 0: no norms. */
+/* Sets qk_norm and the head size from the size of the query norm (0: none). */
 void set_head_norm(struct model_config *c, int64_t size);
 /* Returns the channels per head; 0: unknown. */
 int64_t head_width(const struct model_config *c);
@@ -134,14 +135,14 @@ int64_t head_width(const struct model_config *c);
 /* ---- stems.c: tensors by stems, and the classes of Hugging Face ------------------------------ */
 
 struct stem {
-	const char *ours, *theirs;
+	const char *ours, *theirs; /* names of a module in pt and in the other program */
 	bool transposed;
 	bool no_bias; /* never has a bias */
 };
 
 struct scheme {
 	const char *layers; /* name before the number of a layer */
-	bool biases;	    /* all modules have a bias, except no_bias */
+	bool has_biases;    /* all modules have a bias, except no_bias */
 	struct stem stems[18];
 	/* Modules in the class's order of registration, which optimizers number; ends with NULL. */
 	const char *const *modules;
@@ -171,24 +172,23 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
 
 /* Lists the distinct items of all parameters, in the order of scheme.modules. Returns n or -1. */
-int64_t stems_in_order(
+int64_t stems_list_in_order(
 	const struct placement *x, const struct torch_item **out, struct err *e);
 /* Returns the item of one of our tensors by the dialect's scheme; NULL if it is missing. */
-const struct torch_item *stems_item(const struct torch_names *x, const char *ours);
-/* Implements dialect.find for a dialect with a scheme. */
-int stems_find(struct placement *x, int group, struct err *e);
-/* Like stems_find(), but no matrix is transposed. */
-int stems_find_linear(struct placement *x, int group, struct err *e);
+const struct torch_item *stems_find_item(const struct torch_names *x, const char *ours);
+/* Implements dialect.set_sources for a dialect with a scheme. */
+int stems_set_sources(struct placement *x, int group, struct err *e);
+/* Implements dialect.set_sources if no matrix is transposed. */
+int stems_set_linear_sources(struct placement *x, int group, struct err *e);
 
-/* ---- fused.c: one tensor for queries, keys and values, and one for gate and up
- * ------------------------ */
+/* ---- fused.c: one tensor for queries, keys and values, and one for gate and up --------------- */
 
 struct fused_row {
 	const char *ours;
 	const char
-		*theirs[2]; /* alternatives; a norm may be fused into the next linear */
-	int part;	    /* FUSED_Q, ... */
-	bool second;	    /* second half of the rows */
+		*theirs[2];  /* alternatives: a norm may be fused into the next linear */
+	int part;	     /* FUSED_Q, ... */
+	bool is_second_half; /* it is the second half of the rows */
 };
 
 struct fused_names {
@@ -200,10 +200,10 @@ struct fused_names {
 		const struct torch_names *x, const char *group, const char *name);
 };
 
-/* set_config_from_shapes(), count_key_rows() and dialect.find for dialects with fused names. */
+/* Implement set_config_from_shapes(), count_key_rows() and dialect.set_sources for fused names. */
 void fused_set_config(const struct torch_names *x, struct model_config *c);
 int64_t fused_count_key_rows(const struct torch_names *x, const struct model_config *c);
-int fused_find(struct placement *x, int group, struct err *e);
+int fused_set_sources(struct placement *x, int group, struct err *e);
 
 /* ---- groups.c -------------------------------------------------------------------------- */
 
@@ -211,14 +211,14 @@ int fused_find(struct placement *x, int group, struct err *e);
 int torch_read_settings(struct torch_file *f, const struct torch_names *x,
 	const struct torch_item *const *means, int64_t n, struct ckpt_settings *out,
 	struct err *e);
-/* Adds CKPT_MAXIMIZES, ... if any group has the setting. */
+/* Adds to *optimizer the flags CKPT_MAXIMIZES, ... of settings that any group has. */
 int torch_read_variant(struct torch_file *f, const struct torch_names *x,
 	unsigned *optimizer, struct err *e);
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
 struct dialect {
-	const char *name;  /* of the program, for messages */
+	const char *name;  /* name of the program, for messages */
 	const char *table; /* suffix of the name of the token embedding */
 	/* Suffixes of names in layer 0, to tell dialects with the same table apart: the first row
 	 * whose marks all exist matches. NULL: none. */
@@ -227,17 +227,17 @@ struct dialect {
 	/* NULL-terminated: prefixes of the model's tensors; wrapper modules, dropped from names. */
 	const char *const *parts, *const *wrappers;
 	const char *heads, *context; /* names of saved arguments; NULL: none */
-	/* Tensor names: `scheme` for stems_find(), or `fused`; if both are NULL, our names. */
+	/* Tensor names: a scheme, or names of fused tensors; if both are NULL, our names. */
 	const struct scheme *scheme;
 	const struct fused_names *fused;
 	/* Sets the sources of all tensors of the model in a group. */
-	int (*find)(struct placement *x, int group, struct err *e);
+	int (*set_sources)(struct placement *x, int group, struct err *e);
 	/* The rest is NULL if the optimizer state has PyTorch's layout, by names or numbers. */
 	/* Returns 1 if there are moments, 0 if there are none, -1 if they are not supported. */
 	int (*has_moments)(const struct torch_names *x, struct err *e);
-	/* Reads a saved value of up to `most` numbers; sets *n to their number. */
+	/* Reads a saved value of up to `max` numbers; sets *n to their number. */
 	int (*read_numbers)(struct torch_file *f, const struct torch_names *x,
-		const char *path, int64_t most, double *out, int64_t *n, struct err *e);
+		const char *path, int64_t max, double *out, int64_t *n, struct err *e);
 	/* Reads the number of optimizer steps. */
 	int (*read_step)(struct torch_file *f, const struct torch_names *x, int64_t *step,
 		struct err *e);

@@ -4,9 +4,9 @@
 /* A tensor of the checkpoint that contains one of ours. */
 struct fused_tensor {
 	const struct torch_item *item; /* NULL: missing */
-	int64_t layer; /* index of its first dimension; -1: it has one layer */
+	int64_t layer; /* index in the first dimension; -1: the item has one layer */
 	int part;
-	bool second;
+	bool is_second_half;
 	char name[96];
 };
 
@@ -17,7 +17,7 @@ static const struct fused_row *find_row(const struct fused_row *rows, const char
 	return rows->ours ? rows : NULL;
 }
 
-/* Finds a tensor of a layer: a numbered one, or its slice of a stacked one. */
+/* Finds the tensor of a layer, or the tensor that stacks all layers. */
 static const struct torch_item *find_in_layer(const struct torch_names *x,
 	const char *group, const char *stem, int64_t layer, struct fused_tensor *out)
 {
@@ -55,15 +55,14 @@ static void find_tensor(const struct torch_names *x, const char *ours, const cha
 	if (!r)
 		return;
 	out->part = r->part;
-	out->second = r->second;
+	out->is_second_half = r->is_second_half;
 	for (int k = 1; k >= 0 && !out->item; k--)
 		if (r->theirs[k])
 			out->item = find_in_layer(x, group, r->theirs[k], layer, out);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
-
-static int64_t first_dim(const struct torch_names *x, const char *ours)
+/* Returns the rows of the tensor that contains ours; 0 if it is missing. */
+static int64_t count_rows(const struct torch_names *x, const char *ours)
 {
 	struct fused_tensor t;
 	find_tensor(x, ours, "", &t);
@@ -76,7 +75,7 @@ void fused_set_config(const struct torch_names *x, struct model_config *c)
 {
 	char name[64];
 	struct fused_tensor t;
-	c->ffn_dim = first_dim(x, "layers.0.feed_forward.w1.weight") / 2;
+	c->ffn_dim = count_rows(x, "layers.0.feed_forward.w1.weight") / 2;
 	for (c->layers = 0;; c->layers++) {
 		snprintf(name, sizeof(name), "layers.%lld.attention.wo.weight",
 			(long long)c->layers);
@@ -88,44 +87,42 @@ void fused_set_config(const struct torch_names *x, struct model_config *c)
 		find_row(x->dialect->fused->others, "output.weight");
 	c->tie = torch_names_find(x, output->theirs[0]) ? NO : YES;
 	c->bias = BIAS_NONE;
-	set_head_norm(c, first_dim(x, "layers.0.attention.q_norm.weight"));
+	set_head_norm(c, count_rows(x, "layers.0.attention.q_norm.weight"));
 }
 
 int64_t fused_count_key_rows(const struct torch_names *x, const struct model_config *c)
 {
-	int64_t qkv = first_dim(x, "layers.0.attention.wq.weight");
+	int64_t qkv = count_rows(x, "layers.0.attention.wq.weight");
 	return (qkv - c->heads * head_width(c)) / 2;
 }
 
-/* ---- sources --------------------------------------------------------------------------------- */
-
 /* Sets the source of tensor i. */
-static int find_source(struct placement *x, int group, int i, struct err *e)
+static int set_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
 	struct fused_tensor f;
 	find_tensor(x->names, t->name, group ? source_groups[group] : "", &f);
 	if (!f.item)
 		return report_missing(x, group, f.name, e);
-	bool half = f.second || text_ends(t->name, ".w1.weight");
+	bool is_half = f.is_second_half || text_ends(t->name, ".w1.weight");
 	int64_t rows = f.part != NOT_FUSED
 			       ? (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim
-			       : t->dims[0] * (half ? 2 : 1);
+			       : t->dims[0] * (is_half ? 2 : 1);
 	int first = f.layer >= 0;
 	if (f.item->ndim != t->ndim + first || f.item->dims[first] != rows ||
 		(t->ndim == 2 && f.item->dims[first + 1] != t->dims[1]))
 		return report_wrong_shape(x, f.item, e);
 	*get_source(x, group, i) = (struct tensor_source){.item = f.item,
-		.first = f.second ? t->dims[0] : 0,
+		.first = f.is_second_half ? t->dims[0] : 0,
 		.layer = f.layer,
 		.fused = f.part};
 	return 0;
 }
 
-int fused_find(struct placement *x, int group, struct err *e)
+int fused_set_sources(struct placement *x, int group, struct err *e)
 {
 	for (int i = 0; i < x->m->n_tensors; i++)
-		if (find_source(x, group, i, e))
+		if (set_source(x, group, i, e))
 			return -1;
 	return 0;
 }

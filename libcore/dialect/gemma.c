@@ -32,7 +32,7 @@ const struct dialect dialect_gemma2 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_gemma,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };
 
 const struct dialect dialect_gemma3 = {
@@ -43,5 +43,5 @@ const struct dialect dialect_gemma3 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_gemma,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };

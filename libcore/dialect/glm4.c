@@ -30,5 +30,5 @@ const struct dialect dialect_glm4 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_glm4,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };

@@ -23,7 +23,7 @@ const struct scheme scheme_gpt2 = {"transformer.h.", true,
 	},
 	modules};
 
-/* Returns true if matrices are [out, in]. The QKV matrix, which is not square, shows it. */
+/* Returns true if matrices are [out, in], by the QKV matrix, which is not square. */
 static bool is_linear(const struct placement *x)
 {
 	const struct torch_item *t =
@@ -31,9 +31,10 @@ static bool is_linear(const struct placement *x)
 	return t && t->ndim == 2 && t->dims[0] == 3 * x->m->c.dim;
 }
 
-static int find_sources(struct placement *x, int group, struct err *e)
+static int set_sources(struct placement *x, int group, struct err *e)
 {
-	return is_linear(x) ? stems_find_linear(x, group, e) : stems_find(x, group, e);
+	return is_linear(x) ? stems_set_linear_sources(x, group, e)
+			    : stems_set_sources(x, group, e);
 }
 
 static const char *const parts[] = {"h.", "transformer.h.", "ln_f.", "transformer.ln_f.",
@@ -46,5 +47,5 @@ const struct dialect dialect_gpt2 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_gpt2,
-	.find = find_sources,
+	.set_sources = set_sources,
 };

@@ -8,7 +8,7 @@ struct member {
 	char *name; /* NULL: by `id` */
 	double id;
 	struct ckpt_settings settings;
-	int64_t order; /* of equal members the first one counts */
+	int64_t order; /* index; the first of equal members counts */
 };
 
 struct members {
@@ -36,8 +36,8 @@ static void add_member(struct members *m, const char *name, double id,
 	m->n++;
 }
 
-/* Adds the parameters of a group. */
-static int read_group(struct members *m, struct torch_file *f,
+/* Adds the parameters of a group as members with its settings. */
+static int add_group_members(struct members *m, struct torch_file *f,
 	const struct torch_item *params, const struct ckpt_settings *settings,
 	int64_t n_tensors, struct err *e)
 {
@@ -84,7 +84,7 @@ static int read_groups(struct members *m, struct torch_file *f,
 			read_number(f,
 				torch_names_find_numbered(x, "param_groups", g, "lr"),
 				&settings.lr, e) ||
-			read_group(m, f, params, &settings, n_tensors, e))
+			add_group_members(m, f, params, &settings, n_tensors, e))
 			return -1;
 	}
 	if (m->n)
@@ -107,7 +107,7 @@ static const struct member *find_member(const struct members *m, struct member k
 }
 
 /* Finds a member by name, or by number if the name is one; NULL if it is missing. */
-static const struct member *look_up_member(const struct members *m, const char *name)
+static const struct member *find_named_member(const struct members *m, const char *name)
 {
 	char *end;
 	double id = (double)strtoll(name, &end, 10);
@@ -117,7 +117,7 @@ static const struct member *look_up_member(const struct members *m, const char *
 	return x;
 }
 
-/* Sets the settings of the parameter with an exp_avg named `mean`. */
+/* Finds the settings of the parameter with an exp_avg named `mean`. */
 static int set_settings(struct torch_file *f, const struct members *m, const char *mean,
 	struct ckpt_settings *out, struct err *e)
 {
@@ -125,7 +125,7 @@ static int set_settings(struct torch_file *f, const struct members *m, const cha
 	static const char *const keys[] = {"weight_decay", "lr"};
 	double *const values[] = {&out->decay, &out->lr};
 	const char *from = strstr(mean, state);
-	scoped_str own = {0};
+	scoped_str name = {0};
 	*out = (struct ckpt_settings){-1, -1, -1};
 	if (!from || !text_ends(from, end))
 		return 0;
@@ -134,16 +134,16 @@ static int set_settings(struct torch_file *f, const struct members *m, const cha
 	int n = (int)(strlen(from) - strlen(end));
 	/* (a flattened state_dict has the settings of the group for each parameter) */
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
-		str_clear(&own);
-		str_printf(
-			&own, "%.*sparam_groups.%.*s.%s", before, mean, n, from, keys[k]);
+		str_clear(&name);
+		str_printf(&name, "%.*sparam_groups.%.*s.%s", before, mean, n, from,
+			keys[k]);
 		if (!isdigit((unsigned char)*from) &&
-			read_number(f, torch_find(f, own.s), values[k], e))
+			read_number(f, torch_find(f, name.s), values[k], e))
 			return -1;
 	}
-	str_clear(&own);
-	str_printf(&own, "%.*s", n, from);
-	const struct member *x = look_up_member(m, own.s);
+	str_clear(&name);
+	str_printf(&name, "%.*s", n, from);
+	const struct member *x = find_named_member(m, name.s);
 	if (out->decay < 0 && out->lr < 0 && x)
 		*out = x->settings;
 	return 0;
@@ -171,7 +171,7 @@ int torch_read_variant(struct torch_file *f, const struct torch_names *x,
 	static const struct {
 		const char *key;
 		unsigned flag;
-		bool any; /* even if the value is 0 */
+		bool counts_zero; /* the key sets the flag even if its value is 0 */
 	} keys[] = {{"maximize", CKPT_MAXIMIZES, false}, {"amsgrad", CKPT_AMSGRAD, false},
 		{"momentum_decay", CKPT_NADAM, true}};
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
@@ -181,7 +181,8 @@ int torch_read_variant(struct torch_file *f, const struct torch_names *x,
 			double value = 0;
 			if (read_number(f, item, &value, e))
 				return -1;
-			*optimizer |= value != 0 || keys[k].any ? keys[k].flag : 0;
+			*optimizer |=
+				value != 0 || keys[k].counts_zero ? keys[k].flag : 0;
 		}
 	}
 	return 0;

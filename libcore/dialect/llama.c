@@ -40,5 +40,5 @@ const struct dialect dialect_llama = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_llama,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };

@@ -16,7 +16,7 @@ static const struct fused_row rows[] = {
 	{"ffn_norm.weight",
 		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"}},
 	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}},
-	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, .second = true},
+	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, .is_second_half = true},
 	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}}, {0}};
 
 static const struct fused_row others[] = {
@@ -24,16 +24,16 @@ static const struct fused_row others[] = {
 	{"norm.weight", {"decoder.final_layernorm.weight"}},
 	{"output.weight", {"output_layer.weight"}}, {0}};
 
-/* Finds a tensor of a group. Parameters are the optimizer's fp32 ones, if it has them. */
+/* Finds a tensor of a group ("": the parameters, in fp32 from the optimizer if it has them). */
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)
 {
 	char begin[64];
 	snprintf(begin, sizeof(begin), "optimizer.state.%s.",
 		*group ? group : "fp32_param");
-	const struct torch_item *t = torch_names_look_up(x, begin, name, "", true);
+	const struct torch_item *t = torch_names_find_prefixed(x, begin, name, "", true);
 	if (!t && !*group)
-		t = torch_names_look_up(x, "", name, "", false);
+		t = torch_names_find_prefixed(x, "", name, "", false);
 	return t && t->kind == TORCH_TENSOR ? t : NULL;
 }
 
@@ -58,19 +58,20 @@ static int has_moments(const struct torch_names *x, struct err *e)
 
 /* Reads a value of the state common to all ranks, such as iteration or args.seq_length. */
 static int read_numbers(struct torch_file *f, const struct torch_names *x,
-	const char *path, int64_t most, double *out, int64_t *n, struct err *e)
+	const char *path, int64_t max, double *out, int64_t *n, struct err *e)
 {
 	static const char common[] = "common_state/";
-	char below[128];
-	snprintf(below, sizeof(below), "0.%s", path);
+	char full_path[128];
+	snprintf(full_path, sizeof(full_path), "0.%s", path);
 	*n = 0;
 	for (int64_t i = 0; i < x->n && !*n; i++)
 		if (!strncmp(x->v[i].text, common, strlen(common)) &&
-			torch_read_numbers_at(f, x->v[i].item, below, most, out, n, e))
+			torch_read_numbers_at(f, x->v[i].item, full_path, max, out, n, e))
 			return -1;
 	return 0;
 }
 
+/* Reads AdamW's step, or else the number of iterations. */
 static int read_step(
 	struct torch_file *f, const struct torch_names *x, int64_t *step, struct err *e)
 {
@@ -79,11 +80,12 @@ static int read_step(
 	if (read_numbers(f, x, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
 		(!n && read_numbers(f, x, "iteration", 1, &v, &n, e)))
 		return -1;
-	bool ok = n && v >= 0 && v < 0x1p53;
-	*step = ok ? (int64_t)v : 0;
-	return ok ? 0
-		  : err_set(e, EX_DATAERR, "%s: common_state has no valid optimizer step",
-			    f->path);
+	bool is_valid = n && v >= 0 && v < 0x1p53;
+	*step = is_valid ? (int64_t)v : 0;
+	return is_valid
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: common_state has no valid optimizer step", f->path);
 }
 
 /* Returns true for a 16-bit parameter that the optimizer has in fp32. */
@@ -104,7 +106,7 @@ const struct dialect dialect_megatron = {
 	.heads = "args.num_attention_heads",
 	.context = "args.seq_length",
 	.fused = &fused,
-	.find = fused_find,
+	.set_sources = fused_set_sources,
 	.has_moments = has_moments,
 	.read_numbers = read_numbers,
 	.read_step = read_step,

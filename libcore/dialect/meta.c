@@ -1,8 +1,8 @@
 /* torchtitan and Meta: our names, but in wq and wk channels that rotate together are adjacent. */
 #include "dialect/dialect.h"
 
-/* Returns layers.N.attention.wqkv.weight for the name of one of its parts; else NULL. */
-static const char *fused_name(const char *name, int *part, struct str *out)
+/* Sets *out to the name of the fused tensor of wq, wk or wv, and *part. Returns NULL for others. */
+static const char *set_fused_name(const char *name, int *part, struct str *out)
 {
 	static const char *const parts[] = {
 		".attention.wq.weight", ".attention.wk.weight", ".attention.wv.weight"};
@@ -18,17 +18,17 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 }
 
 /* Sets the source of tensor i. */
-static int find_tensor(struct placement *x, int group, int i, struct err *e)
+static int set_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
 	struct tensor_source *s = get_source(x, group, i);
 	scoped_str fused = {0};
 	int part = NOT_FUSED;
-	const struct torch_item *own = get_source(x, SOURCE_MODEL, i)->item;
+	const struct torch_item *parameter = get_source(x, SOURCE_MODEL, i)->item;
 	*s = (struct tensor_source){
-		.item = find_group_item(x, group, t->name, group ? own : NULL),
+		.item = find_group_item(x, group, t->name, group ? parameter : NULL),
 		.layer = -1};
-	const char *name = fused_name(t->name, &part, &fused);
+	const char *name = set_fused_name(t->name, &part, &fused);
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
 		   text_ends(t->name, ".attention.wk.bias");
@@ -46,10 +46,10 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 		       : report_wrong_shape(x, s->item, e);
 }
 
-static int find_sources(struct placement *x, int group, struct err *e)
+static int set_sources(struct placement *x, int group, struct err *e)
 {
 	for (int i = 0; i < x->m->n_tensors; i++)
-		if (find_tensor(x, group, i, e))
+		if (set_source(x, group, i, e))
 			return -1;
 	return 0;
 }
@@ -65,5 +65,5 @@ const struct dialect dialect_meta = {
 	.parts = parts,
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
-	.find = find_sources,
+	.set_sources = set_sources,
 };

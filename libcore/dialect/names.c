@@ -17,10 +17,11 @@ static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
 		"_fsdp_wrapped_module", "_checkpoint_wrapped_module", NULL};
-	bool is = is_one_of(wrappers, part, n);
-	for (int k = 0; dialects[k] && !is; k++)
-		is = dialects[k]->wrappers && is_one_of(dialects[k]->wrappers, part, n);
-	return is;
+	bool is_known = is_one_of(wrappers, part, n);
+	for (int k = 0; dialects[k] && !is_known; k++)
+		is_known = dialects[k]->wrappers &&
+			   is_one_of(dialects[k]->wrappers, part, n);
+	return is_known;
 }
 
 char *torch_names_unwrap(const char *name)
@@ -73,7 +74,7 @@ static bool is_model_key(const char *part, size_t n)
 	return is_one_of(keys, part, n);
 }
 
-/* Returns true if all parts of text[n] are such keys. It ends with a dot or is empty. */
+/* Returns true if all parts of text[n] are model keys. text[n] ends with a dot or is empty. */
 static bool are_model_keys(const char *text, size_t n)
 {
 	for (size_t at = 0, part; at < n; at += part + 1) {
@@ -84,18 +85,18 @@ static bool are_model_keys(const char *text, size_t n)
 	return true;
 }
 
-/* Reports that the file has no known token embedding, and what it has instead. */
-static int report_unknown(const struct torch_names *x, struct err *e)
+/* Reports that the file lacks a known token embedding, and the first name that it has. */
+static int reject_unknown(const struct torch_names *x, struct err *e)
 {
 	const char *path = x->file->path, *name = x->n ? x->v[0].text : "";
-	bool tensors = false;
-	for (int64_t i = 0; i < x->n && !tensors; i++)
-		tensors = x->v[i].item->kind == TORCH_TENSOR;
-	if (!tensors) {
+	bool has_tensors = false;
+	for (int64_t i = 0; i < x->n && !has_tensors; i++)
+		has_tensors = x->v[i].item->kind == TORCH_TENSOR;
+	if (!has_tensors) {
 		scoped_str what = {0};
 		if (!x->n)
-			return err_set(
-				e, EX_DATAERR, "%s: not a checkpoint: empty", path);
+			return err_set(e, EX_DATAERR,
+				"%s: not a checkpoint: the file is empty", path);
 		torch_describe(x->file, x->v[0].item, &what);
 		return err_set(e, EX_DATAERR,
 			"%s: not a checkpoint: it has no tensor, and %s%.100s%s is %s",
@@ -111,7 +112,7 @@ static int report_unknown(const struct torch_names *x, struct err *e)
 						  : " or ",
 				dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: unknown model: no tensor is named %s, perhaps after model.; %s%.100s. "
+		"%s: unknown model: no tensor is named %s, with or without model.; %s%.100s; "
 		"pt-ckpt(1) lists the supported classes of transformers",
 		path, tables.s, *name ? "the first is " : "the only one has no name",
 		name);
@@ -120,19 +121,19 @@ static int report_unknown(const struct torch_names *x, struct err *e)
 /* Returns true if layer 0 has all marks of the dialect. */
 static bool has_marks(const struct torch_names *x, const struct dialect *d)
 {
-	bool all = true;
+	bool has_all = true;
 	for (size_t k = 0; k < ARRAY_LEN(d->marks) && d->marks[k]; k++) {
 		scoped_ptr char *end = text_printf("layers.0.%s", d->marks[k]);
 		int64_t i = 0;
 		while (i < x->n && !text_ends(x->v[i].text, end))
 			i++;
-		all &= i < x->n;
+		has_all &= i < x->n;
 	}
-	return all;
+	return has_all;
 }
 
-/* Finds the token embedding with the shortest prefix. Returns false if there is none. */
-static bool find_table(struct torch_names *x)
+/* Chooses the token embedding with the shortest prefix, and its dialect. Returns false if none. */
+static bool choose_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
 	for (int64_t i = 0; i < x->n; i++)
@@ -159,10 +160,10 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
-	return find_table(x) ? 0 : report_unknown(x, e);
+	return choose_table(x) ? 0 : reject_unknown(x, e);
 }
 
-int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+int torch_names_open_partial(struct torch_names *x, const struct torch_file *f,
 	const struct model *m, struct err *e)
 {
 	const struct dialect *best = NULL;
@@ -170,19 +171,19 @@ int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
-	if (find_table(x))
+	if (choose_table(x))
 		return 0;
 	x->table = NULL;
 	for (int k = 0; dialects[k]; k++) {
 		int n = 0;
 		x->dialect = dialects[k];
 		for (int i = 0; i < m->n_tensors && !dialects[k]->fused; i++)
-			n += stems_item(x, m->tensors[i].name) != NULL;
+			n += stems_find_item(x, m->tensors[i].name) != NULL;
 		best = n > max_n ? dialects[k] : best;
 		max_n = n > max_n ? n : max_n;
 	}
 	x->dialect = best;
-	return best ? 0 : report_unknown(x, e);
+	return best ? 0 : reject_unknown(x, e);
 }
 
 void torch_names_close(struct torch_names *x)
@@ -195,8 +196,8 @@ void torch_names_close(struct torch_names *x)
 	*x = (struct torch_names){.file = NULL};
 }
 
-/* Returns the name without the outer module of Hugging Face's classes. */
-static const char *strip_outer(const char *name)
+/* Returns the name without the prefix model. or transformer. of Hugging Face's classes. */
+static const char *strip_outer_module(const char *name)
 {
 	static const char *const outer[] = {"model.", "transformer."};
 	for (size_t i = 0; i < ARRAY_LEN(outer); i++)
@@ -205,7 +206,7 @@ static const char *strip_outer(const char *name)
 	return name;
 }
 
-const struct torch_item *torch_names_look_up(const struct torch_names *x,
+const struct torch_item *torch_names_find_prefixed(const struct torch_names *x,
 	const char *begin, const char *name, const char *end, bool shorter)
 {
 	scoped_str text = {0};
@@ -216,7 +217,7 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 			for (int i = 0; i < 2 && !found; i++) {
 				str_clear(&text);
 				str_printf(&text, "%s%.*s%s%s", begin, (int)n, from,
-					i ? strip_outer(name) : name, end);
+					i ? strip_outer_module(name) : name, end);
 				found = torch_names_find_exact(x, text.s);
 			}
 			if (found || !n)
@@ -232,9 +233,10 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 
 const struct torch_item *torch_names_find(const struct torch_names *x, const char *name)
 {
-	const struct torch_item *found = torch_names_look_up(x, "", name, "", false);
+	const struct torch_item *found =
+		torch_names_find_prefixed(x, "", name, "", false);
 	if (!found && !strcmp(name, "output.weight")) /* torchtitan since 2025 */
-		found = torch_names_look_up(x, "", "lm_head.weight", "", false);
+		found = torch_names_find_prefixed(x, "", "lm_head.weight", "", false);
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
@@ -271,9 +273,9 @@ const struct torch_item *torch_names_find_state(const struct torch_names *x,
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 		str_clear(&begin);
 		str_printf(&begin, "%sstate.", optimizers[k]);
-		found = torch_names_look_up(x, begin.s, name, end, true);
+		found = torch_names_find_prefixed(x, begin.s, name, end, true);
 		if (!found && !strcmp(name, "output.weight"))
-			found = torch_names_look_up(
+			found = torch_names_find_prefixed(
 				x, begin.s, "lm_head.weight", end, true);
 	}
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
@@ -328,8 +330,8 @@ bool torch_names_has_state(
 void torch_names_describe_state(const struct torch_names *x, struct str *out)
 {
 	enum { MAX_KEYS = 6 };
-	scoped_strs seen = {0};
-	for (int64_t i = 0; i < x->n && seen.n < MAX_KEYS; i++) {
+	scoped_strs keys = {0};
+	for (int64_t i = 0; i < x->n && keys.n < MAX_KEYS; i++) {
 		const char *text = x->v[i].text, *state = strstr(text, ".state.");
 		const char *key = strrchr(text, '.');
 		if (strncmp(text, "optim", 5) != 0 || !state || key < state + 6 ||
@@ -338,13 +340,13 @@ void torch_names_describe_state(const struct torch_names *x, struct str *out)
 		scoped_ptr char *what = text_printf(
 			"%.60s (%.*s)", key + 1, (int)min64(60, state - text), text);
 		bool is_new = true;
-		for (int64_t k = 0; k < seen.n; k++)
-			is_new &= strcmp(seen.v[k], what) != 0;
+		for (int64_t k = 0; k < keys.n; k++)
+			is_new &= strcmp(keys.v[k], what) != 0;
 		if (is_new)
-			strs_add(&seen, what);
+			strs_add(&keys, what);
 	}
-	for (int64_t k = 0; k < seen.n; k++)
-		str_printf(out, "%s%s", k ? ", " : "", seen.v[k]);
+	for (int64_t k = 0; k < keys.n; k++)
+		str_printf(out, "%s%s", k ? ", " : "", keys.v[k]);
 }
 
 /* Returns true if DeepSpeed saved fp32 parameters concatenated, without names. */

@@ -10,7 +10,7 @@ static const struct fused_row rows[] = {
 	{"attention.wo.weight", {"attn.o_proj.weight"}},
 	{"ffn_norm.weight", {"post_attention_layernorm.weight"}},
 	{"feed_forward.w1.weight", {"mlp.gate_up_proj.weight"}},
-	{"feed_forward.w3.weight", {"mlp.gate_up_proj.weight"}, .second = true},
+	{"feed_forward.w3.weight", {"mlp.gate_up_proj.weight"}, .is_second_half = true},
 	{"feed_forward.w2.weight", {"mlp.down_proj.weight"}}, {0}};
 
 static const struct fused_row others[] = {
@@ -39,9 +39,9 @@ static void cut_rows(const struct placement *x, struct tensor_source *s)
 	s->fused = NOT_FUSED;
 }
 
-static int find_sources(struct placement *x, int group, struct err *e)
+static int set_sources(struct placement *x, int group, struct err *e)
 {
-	if (fused_find(x, group, e))
+	if (fused_set_sources(x, group, e))
 		return -1;
 	for (int i = 0; i < x->m->n_tensors; i++)
 		cut_rows(x, get_source(x, group, i));
@@ -59,5 +59,5 @@ const struct dialect dialect_nanotron = {
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
 	.fused = &fused,
-	.find = find_sources,
+	.set_sources = set_sources,
 };

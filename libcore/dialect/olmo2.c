@@ -30,5 +30,5 @@ const struct dialect dialect_olmo2 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_olmo2,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };

@@ -19,8 +19,6 @@ struct numbering {
 	const struct torch_item **order;  /* [n_numbers] parameter: the result */
 };
 
-/* ---- reading groups -------------------------------------------------------------------- */
-
 /* Appends a group. The total is capped at one more than the model's parameters. */
 static int add_group(
 	struct numbering *w, const struct torch_item *params, double *ids, struct err *e)
@@ -61,18 +59,16 @@ static void set_one_group(struct numbering *w, int64_t n_states)
 	w->begin[1] = w->n_numbers = n_states;
 }
 
-/* ---- names ------------------------------------------------------------------------------- */
-
 /* Sets w->order by param_names. Returns 1, 0 if there are none, or -1. */
 static int order_by_names(struct numbering *w, struct err *e)
 {
 	scoped_strs names = {0};
-	const struct torch_item *given;
+	const struct torch_item *names_item;
 	int rc = 0;
-	for (int64_t g = 0; !rc && (given = torch_names_find_numbered(
+	for (int64_t g = 0; !rc && (names_item = torch_names_find_numbered(
 					    w->names, "param_groups", g, "param_names"));
 		g++)
-		rc = torch_read_strings(w->f, given, &names, e);
+		rc = torch_read_strings(w->f, names_item, &names, e);
 	if (rc || !names.n || names.n != w->n_numbers)
 		return rc;
 	for (int64_t i = 0; i < names.n; i++) {
@@ -88,18 +84,18 @@ static int order_by_names(struct numbering *w, struct err *e)
 
 /* ---- order and shapes ---------------------------------------------------------------------- */
 
-static bool same_shape(const struct torch_item *a, const struct torch_item *b)
+static bool is_same_shape(const struct torch_item *a, const struct torch_item *b)
 {
 	return a->ndim == b->ndim && !memcmp(a->dims, b->dims, sizeof(a->dims));
 }
 
-/* A search puts each parameter, in the model's order, into one of the groups or, last, none. */
+/* A search puts each parameter, in the model's order, into one of the groups or into no group. */
 enum { MAX_STEPS = 1 << 20, MAX_SEARCHED = 1 << 15, MAX_KINDS = 256 };
 enum fits { FITS_NONE, FITS_ONE, FITS_SEVERAL };
 
 struct search {
 	const struct numbering *w;
-	bool forced;		 /* exactly the frozen parameters are in no group */
+	bool frozen_out;	 /* exactly the frozen parameters are in no group */
 	bool by_kind;		 /* equal names in several layers are in one group */
 	int64_t *next;		 /* [n_groups + 1] parameters in each group so far */
 	int64_t n_out;		 /* parameters in no group */
@@ -120,19 +116,19 @@ static bool group_allows(const struct search *s, int64_t i, int64_t g)
 	if (s->by_kind && s->kind_first[s->kind[i]] < i && s->kind_group[s->kind[i]] != g)
 		return false;
 	if (g == w->n_groups)
-		return s->next[g] < s->n_out && (!s->forced || p->frozen);
+		return s->next[g] < s->n_out && (!s->frozen_out || p->frozen);
 	int64_t number = w->begin[g] + s->next[g];
-	return !(s->forced && p->frozen) && number < w->begin[g + 1] &&
-	       (!w->states[number] || same_shape(w->states[number], p->item));
+	return !(s->frozen_out && p->frozen) && number < w->begin[g + 1] &&
+	       (!w->states[number] || is_same_shape(w->states[number], p->item));
 }
 
-static uint64_t hash_count(int64_t group, int64_t count)
+static uint64_t hash_group_count(int64_t group, int64_t count)
 {
 	const int64_t both[2] = {group, count};
 	return hash_bytes(both, sizeof(both), 1);
 }
 
-static uint64_t *find_seen(const struct search *s, uint64_t key)
+static uint64_t *find_state_slot(const struct search *s, uint64_t key)
 {
 	enum { SLOTS = 2 * MAX_STEPS };
 	uint64_t at = key >> 1;
@@ -141,7 +137,7 @@ static uint64_t *find_seen(const struct search *s, uint64_t key)
 	return &s->seen[at % SLOTS];
 }
 
-/* Numbers the distinct names without layer numbers. Returns false if there are too many. */
+/* Sets s->kind, equal for names that differ only in numbers. Returns false for too many kinds. */
 static bool set_kinds(struct search *s)
 {
 	uint64_t hashes[MAX_KINDS];
@@ -166,26 +162,26 @@ static bool set_kinds(struct search *s)
 	return true;
 }
 
-static void assign(struct search *s, int64_t i, int64_t g)
+static void assign_group(struct search *s, int64_t i, int64_t g)
 {
 	s->choice[i] = g;
-	s->key[i + 1] =
-		s->key[i] - hash_count(g, s->next[g]) + hash_count(g, s->next[g] + 1);
+	s->key[i + 1] = s->key[i] - hash_group_count(g, s->next[g]) +
+			hash_group_count(g, s->next[g] + 1);
 	s->next[g]++;
 	s->kind_group[s->kind[i]] =
 		s->kind_first[s->kind[i]] == i ? g : s->kind_group[s->kind[i]];
 }
 
-static void keep_solution(struct search *s)
+static void store_solution(struct search *s)
 {
 	memcpy(s->found, s->choice, (size_t)s->w->n * sizeof(*s->found));
 	for (int64_t i = 0; i <= s->w->n; i++)
-		*find_seen(s, s->key[i]) = s->key[i] | 1;
+		*find_state_slot(s, s->key[i]) = s->key[i] | 1;
 }
 
-/* Finds out if no, one or several assignments fit, and keeps one. A state without a solution is not
- * searched again. A second path to a state of the solution is a second solution. (With by_kind,
- * next[] is not the whole state.) */
+/* Counts the assignments that fit (none, one, several), and stores one. A state without a solution
+ * is not searched again. A second path to a state of the solution is a second solution. (With
+ * by_kind, next[] is not the whole state.) */
 static enum fits run_search(struct search *s)
 {
 	const struct numbering *w = s->w;
@@ -200,20 +196,21 @@ static enum fits run_search(struct search *s)
 		if (i == w->n) {
 			if (fits == FITS_ONE)
 				return FITS_SEVERAL;
-			keep_solution(s);
+			store_solution(s);
 			fits = FITS_ONE;
 		}
 		if (g > w->n_groups) {
-			uint64_t *seen = s->by_kind ? NULL : find_seen(s, s->key[i]);
+			uint64_t *seen =
+				s->by_kind ? NULL : find_state_slot(s, s->key[i]);
 			if (seen && !*seen)
 				*seen = s->key[i] & ~1ull;
 			if (--i >= 0)
 				s->next[s->choice[i]]--;
 			continue;
 		}
-		assign(s, i, g);
+		assign_group(s, i, g);
 		s->choice[++i] = -1;
-		uint64_t seen = s->by_kind ? 0 : *find_seen(s, s->key[i]);
+		uint64_t seen = s->by_kind ? 0 : *find_state_slot(s, s->key[i]);
 		if (seen & 1 && fits == FITS_ONE)
 			return FITS_SEVERAL;
 		if (seen && !(seen & 1))
@@ -222,10 +219,11 @@ static enum fits run_search(struct search *s)
 	return i < 0 ? fits : FITS_SEVERAL;
 }
 
-static enum fits search(struct numbering *w, bool forced, bool by_kind)
+/* Sets w->order if exactly one assignment of parameters to groups fits. */
+static enum fits assign_all(struct numbering *w, bool frozen_out, bool by_kind)
 {
 	struct search s = {.w = w,
-		.forced = forced,
+		.frozen_out = frozen_out,
 		.by_kind = by_kind,
 		.n_out = w->n - w->n_numbers};
 	size_t n = (size_t)w->n + 1, n_groups = (size_t)w->n_groups + 1;
@@ -253,7 +251,7 @@ static enum fits search(struct numbering *w, bool forced, bool by_kind)
 
 static int report_ambiguous(const struct numbering *w, enum fits fits, struct err *e)
 {
-	bool part = w->n_numbers < w->n;
+	bool is_partial = w->n_numbers < w->n;
 	scoped_str groups = {0};
 	if (w->n_groups > 1)
 		str_printf(&groups, " in %lld groups", (long long)w->n_groups);
@@ -266,7 +264,8 @@ static int report_ambiguous(const struct numbering *w, enum fits fits, struct er
 		fits == FITS_SEVERAL
 			? "the shapes fit in several ways"
 			: "the shapes do not fit the parameters in the model's order",
-		part ? "name the untrained parameters with pt-check --freeze, or " : "");
+		is_partial ? "name the untrained parameters with pt-check --freeze, or "
+			   : "");
 }
 
 /* Sets w->order by the model's order and the shapes. */
@@ -280,16 +279,17 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 			w->order[i] = w->list[i].item;
 		return 0;
 	}
-	bool forced = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
-	if (w->n_numbers < w->n && n_frozen && !forced)
+	bool frozen_out = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
+	if (w->n_numbers < w->n && n_frozen && !frozen_out)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: the optimizer has %lld numbered parameters, the model %lld; "
 			"--freeze names %lld",
 			w->f->path, (long long)w->n_numbers, (long long)w->n,
 			(long long)n_frozen);
-	enum fits fits = search(w, forced, false);
+	enum fits fits = assign_all(w, frozen_out, false);
 	if (fits == FITS_SEVERAL)
-		fits = search(w, forced, true) == FITS_ONE ? FITS_ONE : FITS_SEVERAL;
+		fits = assign_all(w, frozen_out, true) == FITS_ONE ? FITS_ONE
+								   : FITS_SEVERAL;
 	return fits == FITS_ONE ? 0 : report_ambiguous(w, fits, e);
 }
 
@@ -297,7 +297,7 @@ static int check_shapes(const struct numbering *w, struct err *e)
 {
 	for (int64_t i = 0; i < w->n_numbers; i++) {
 		const struct torch_item *s = w->states[i];
-		if (s && (s->kind != TORCH_TENSOR || !same_shape(s, w->order[i])))
+		if (s && (s->kind != TORCH_TENSOR || !is_same_shape(s, w->order[i])))
 			return err_set(e, EX_DATAERR,
 				"%s: parameter %lld of the optimizer differs in shape from %s",
 				w->f->path, (long long)i, w->order[i]->name);
@@ -305,8 +305,8 @@ static int check_shapes(const struct numbering *w, struct err *e)
 	return 0;
 }
 
-/* Sets w->order, and checks the shapes. */
-static int find_order(struct numbering *w, int64_t n_states, struct err *e)
+/* Sets w->order by names or by shapes, and checks the shapes. */
+static int set_order(struct numbering *w, int64_t n_states, struct err *e)
 {
 	if (read_groups(w, e))
 		return -1;
@@ -326,7 +326,7 @@ static int find_order(struct numbering *w, int64_t n_states, struct err *e)
 	return rc < 0 ? -1 : check_shapes(w, e);
 }
 
-int torch_names_find_order(struct torch_names *x, struct torch_file *f,
+int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_parameter *list, int64_t n, struct err *e)
 {
 	struct numbering w = {.names = x, .f = f, .list = list, .n = n};
@@ -335,7 +335,7 @@ int torch_names_find_order(struct torch_names *x, struct torch_file *f,
 		n_states += torch_names_find_numbered(x, "state", i, "exp_avg") != NULL;
 	if (!n_states)
 		return 0;
-	int rc = find_order(&w, n_states, e);
+	int rc = set_order(&w, n_states, e);
 	free(w.begin);
 	free(w.states);
 	if (rc)

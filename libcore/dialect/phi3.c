@@ -32,5 +32,5 @@ const struct dialect dialect_phi3 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_phi3,
-	.find = stems_find,
+	.set_sources = stems_set_sources,
 };

@@ -9,12 +9,12 @@ static const struct torch_item *find_in_layer(
 {
 	char text[96];
 	snprintf(text, sizeof(text), "layers.%lld.%s", (long long)layer, name);
-	return stems_item(x, text);
+	return stems_find_item(x, text);
 }
 
-static int64_t count_rows(const struct torch_item *t, int64_t none)
+static int64_t count_rows(const struct torch_item *t, int64_t fallback)
 {
-	return t && t->ndim ? t->dims[0] : none;
+	return t && t->ndim ? t->dims[0] : fallback;
 }
 
 void set_head_norm(struct model_config *c, int64_t size)
@@ -28,10 +28,11 @@ int64_t head_width(const struct model_config *c)
 	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 }
 
-static void read_layers(const struct torch_names *x, struct model_config *c)
+/* Sets the layers, the widths, and the options that tensor names imply. */
+static void set_config_from_layers(const struct torch_names *x, struct model_config *c)
 {
 	const struct torch_item *up = find_in_layer(x, 0, "feed_forward.w1.weight");
-	const struct torch_item *output = stems_item(x, "output.weight");
+	const struct torch_item *output = stems_find_item(x, "output.weight");
 	for (c->layers = 0; find_in_layer(x, c->layers, "attention.wo.weight");)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
@@ -48,7 +49,7 @@ static void read_layers(const struct torch_names *x, struct model_config *c)
 	set_head_norm(c, count_rows(find_in_layer(x, 0, "attention.q_norm.weight"), 0));
 	if (c->arch == ARCH_OLMO2) /* (the norm covers all heads) */
 		c->head_dim = 0;
-	c->context = count_rows(stems_item(x, "pos_embeddings.weight"), 0);
+	c->context = count_rows(stems_find_item(x, "pos_embeddings.weight"), 0);
 }
 
 void set_config_from_shapes(const struct torch_names *x, struct model_config *c)
@@ -59,7 +60,7 @@ void set_config_from_shapes(const struct torch_names *x, struct model_config *c)
 	if (x->dialect->fused)
 		fused_set_config(x, c);
 	else
-		read_layers(x, c);
+		set_config_from_layers(x, c);
 }
 
 int64_t count_key_rows(const struct torch_names *x, const struct model_config *c)

@@ -22,7 +22,7 @@ const struct torch_item *find_group_item(const struct placement *x, int group,
 int report_missing(const struct placement *x, int group, const char *name, struct err *e)
 {
 	const char *path = x->names->file->path;
-	if (x->some)
+	if (x->allows_missing)
 		return 0;
 	return group ? 0 : err_set(e, EX_DATAERR, "%s: tensor %s is missing", path, name);
 }
@@ -32,12 +32,12 @@ bool has_rotated_rows(const struct tensor *t)
 	return strstr(t->name, ".attention.wq.") || strstr(t->name, ".attention.wk.");
 }
 
-/* In our order channel j rotates with j + width / 2; unrotated channels are last in each half. */
+/* Uses our order: channel j rotates with j + width / 2; unrotated channels end each half. */
 int64_t source_channel(
 	const struct model *m, const struct tensor_source *s, int64_t channel)
 {
 	int64_t half = m->head_dim / 2, j = channel % half, second = channel / half;
-	int64_t rotated = s->partly && m->c.rotary ? m->c.rotary / 2 : half;
+	int64_t rotated = s->rotates_partly && m->c.rotary ? m->c.rotary / 2 : half;
 	if (channel >= 2 * half)
 		return channel;
 	if (j >= rotated)

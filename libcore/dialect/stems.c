@@ -4,7 +4,7 @@
 const struct scheme *const hf_schemes[ARCHS] = {
 	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 
-/* Returns the row of one of our names. Sets *layer (-1: none) and *kind (".weight", ".bias"). */
+/* Returns the stem of one of our names. Sets *layer (-1: none) and *kind (".weight", ".bias"). */
 static const struct stem *find_stem(
 	const struct scheme *s, const char *name, int64_t *layer, const char **kind)
 {
@@ -23,10 +23,10 @@ static const struct stem *find_stem(
 	return NULL;
 }
 
-/* Maximum distance of the parts of a fused tensor in the list. */
+/* Maximum distance between the parts of a fused tensor in the list. */
 enum { LOOK_BACK = 8 };
 
-static struct foreign *find_or_add(struct foreign *list, int *n, const char *name)
+static struct foreign *find_or_add_foreign(struct foreign *list, int *n, const char *name)
 {
 	for (int i = *n - 1; i >= 0 && i >= *n - LOOK_BACK; i--)
 		if (!strcmp(list[i].name, name))
@@ -37,6 +37,7 @@ static struct foreign *find_or_add(struct foreign *list, int *n, const char *nam
 	return f;
 }
 
+/* Appends our tensor `number` to the outputs of a foreign tensor. */
 static void add_part(struct foreign *f, const struct stem *r, const struct tensor *t,
 	int number, int64_t rows)
 {
@@ -79,7 +80,7 @@ static const struct stem *set_their_name(
 	return r;
 }
 
-/* Adds our tensor i. */
+/* Adds our tensor i to the foreign tensor that contains it. */
 static int add_tensor(const struct scheme *s, const struct model *m, int i, int64_t vocab,
 	struct foreign *list, int *n, struct err *e)
 {
@@ -89,8 +90,9 @@ static int add_tensor(const struct scheme *s, const struct model *m, int i, int6
 	if (!r)
 		return err_set(
 			e, EX_DATAERR, "this format has no tensor for %s", t->name);
-	bool table = t == m->tokens || t == m->output;
-	add_part(find_or_add(list, n, name), r, t, i, table ? vocab : t->dims[0]);
+	bool is_vocab = t == m->tokens || t == m->output;
+	add_part(find_or_add_foreign(list, n, name), r, t, i,
+		is_vocab ? vocab : t->dims[0]);
 	return 0;
 }
 
@@ -102,7 +104,7 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	for (int i = 0; i < m->n_tensors && !rc; i++)
 		rc = add_tensor(s, m, i, vocab, list, &n, e);
 	int n_own = n;
-	for (int i = 0; i < n_own && s->biases && !m->bias && !rc; i++) {
+	for (int i = 0; i < n_own && s->has_biases && !m->bias && !rc; i++) {
 		const char *kind;
 		int64_t layer;
 		const struct stem *r =
@@ -116,15 +118,13 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	return rc ? -1 : n;
 }
 
-/* ---- the order of the class ------------------------------------------------------------------ */
-
 /* Where a class has a parameter. `part`: before the layers (0), in one (1), after them (2). */
 struct class_place {
 	const struct torch_item *item;
 	int64_t part, layer, module, bias;
 };
 
-static int by_class(const void *a, const void *b)
+static int by_class_order(const void *a, const void *b)
 {
 	const struct class_place *x = a, *y = b;
 	const int64_t both[][2] = {{x->part, y->part}, {x->layer, y->layer},
@@ -156,7 +156,7 @@ static int set_place(const struct scheme *s, const char *name, struct class_plac
 	return -1;
 }
 
-int64_t stems_in_order(
+int64_t stems_list_in_order(
 	const struct placement *x, const struct torch_item **out, struct err *e)
 {
 	const struct dialect *d = x->names->dialect;
@@ -173,7 +173,7 @@ int64_t stems_in_order(
 		places[n_all].item = get_source(x, SOURCE_MODEL, list[i].part[0])->item;
 		rc = set_place(d->scheme, list[i].name, &places[n_all++]);
 	}
-	qsort(places, (size_t)n_all, sizeof(*places), by_class);
+	qsort(places, (size_t)n_all, sizeof(*places), by_class_order);
 	for (int64_t i = 0; i < n_all; i++)
 		if (places[i].item && (!n || out[n - 1] != places[i].item))
 			out[n++] = places[i].item;
@@ -187,7 +187,7 @@ int64_t stems_in_order(
 		  : n;
 }
 
-const struct torch_item *stems_item(const struct torch_names *x, const char *ours)
+const struct torch_item *stems_find_item(const struct torch_names *x, const char *ours)
 {
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
@@ -196,43 +196,44 @@ const struct torch_item *stems_item(const struct torch_names *x, const char *our
 					       : NULL;
 }
 
-static struct tensor_source source_at(const struct placement *x, int tensor,
-	const struct torch_item *item, int64_t first, bool transposed)
+static struct tensor_source make_source(const struct placement *x, int tensor,
+	const struct torch_item *item, int64_t first, bool is_transposed)
 {
-	bool rotated = has_rotated_rows(&x->m->tensors[tensor]);
+	bool is_rotated = has_rotated_rows(&x->m->tensors[tensor]);
 	return (struct tensor_source){.item = item,
 		.first = first,
 		.layer = -1,
-		.transposed = transposed,
-		.pairs = rotated && x->pairs,
-		.partly = rotated && x->m->c.rotary};
+		.transposed = is_transposed,
+		.pairs = is_rotated && x->pairs,
+		.rotates_partly = is_rotated && x->m->c.rotary};
 }
 
-static int find_tensor(struct placement *x, int group, const struct foreign *f,
-	bool linear, struct err *e)
+/* Sets the sources of our tensors that a foreign tensor contains. */
+static int set_tensor_sources(struct placement *x, int group, const struct foreign *f,
+	bool is_linear, struct err *e)
 {
 	int64_t first = 0;
 	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
-	const struct torch_item *own =
+	const struct torch_item *parameter =
 		f->part[0] < 0 ? NULL : get_source(x, SOURCE_MODEL, f->part[0])->item;
 	const struct torch_item *item =
-		find_group_item(x, group, f->name, group ? own : NULL);
-	bool transposed = f->transposed && !linear;
+		find_group_item(x, group, f->name, group ? parameter : NULL);
+	bool is_transposed = f->transposed && !is_linear;
 	if (!item && f->part[0] < 0)
-		return 0; /* a bias that both lack */
+		return 0; /* a bias that both models lack */
 	if (!item)
 		return report_missing(x, group, f->name, e);
-	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
-		    transposed ? outputs : inputs))
+	if (!has_shape(item, f->ndim, is_transposed ? inputs : outputs,
+		    is_transposed ? outputs : inputs))
 		return report_wrong_shape(x, item, e);
 	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
 		if (f->part[p] >= 0)
 			*get_source(x, group, f->part[p]) =
-				source_at(x, f->part[p], item, first, transposed);
+				make_source(x, f->part[p], item, first, is_transposed);
 	return 0;
 }
 
-static int find_all(struct placement *x, int group, bool linear, struct err *e)
+static int set_all_sources(struct placement *x, int group, bool is_linear, struct err *e)
 {
 	struct foreign *list;
 	int n = foreign_list(x->names->dialect->scheme, x->m, x->m->c.vocab, &list, e);
@@ -240,17 +241,17 @@ static int find_all(struct placement *x, int group, bool linear, struct err *e)
 	if (n < 0)
 		return -1;
 	for (int i = 0; i < n && !rc; i++)
-		rc = find_tensor(x, group, &list[i], linear, e);
+		rc = set_tensor_sources(x, group, &list[i], is_linear, e);
 	free(list);
 	return rc;
 }
 
-int stems_find(struct placement *x, int group, struct err *e)
+int stems_set_sources(struct placement *x, int group, struct err *e)
 {
-	return find_all(x, group, false, e);
+	return set_all_sources(x, group, false, e);
 }
 
-int stems_find_linear(struct placement *x, int group, struct err *e)
+int stems_set_linear_sources(struct placement *x, int group, struct err *e)
 {
-	return find_all(x, group, true, e);
+	return set_all_sources(x, group, true, e);
 }

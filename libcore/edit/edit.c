@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static const char *const names[EDIT_STORE_GROUPS] = {[EDIT_ANCHOR] = "anchor",
+static const char *const store_group_names[EDIT_STORE_GROUPS] = {[EDIT_ANCHOR] = "anchor",
 	[EDIT_OUTER_MEAN] = "outer_avg",
 	[EDIT_OUTER_SQUARE] = "outer_avg_sq",
 	[EDIT_RESIDUAL] = "residual",
@@ -13,56 +13,56 @@ void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 {
 	struct optim_config outer = outer_config(c);
 	int n_state = optim_n_state(&outer);
-	const bool kept[EDIT_STORE_GROUPS] = {
+	const bool is_needed[EDIT_STORE_GROUPS] = {
 		[EDIT_ANCHOR] = c->outer != EDIT_OUTER_NONE || c->reducer != EDIT_MEAN,
 		[EDIT_OUTER_MEAN] = n_state > 0,
 		[EDIT_OUTER_SQUARE] = n_state > 1,
 		[EDIT_RESIDUAL] = c->wire != EDIT_WIRE_FP32,
 		[EDIT_PENDING] = c->delay > 0};
 	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
-		if (kept[i])
-			store_groups_add(g, names[i], STORE_OUTER);
+		if (is_needed[i])
+			store_groups_add(g, store_group_names[i], STORE_OUTER);
 }
 
 /* ---- blocks ---------------------------------------------------------------------- */
 
-/* Adds the blocks of a group: adjacent parts are cut into blocks. Parts are ordered by position;
- * padding belongs to the preceding part. */
+/* Appends blocks that cover the parts of a group, which are ordered by position. Adjacent parts are
+ * cut into blocks together; padding belongs to the preceding part. */
 static void add_group_blocks(struct edit *x, const struct wire *w, int group)
 {
 	const struct part *p = x->s->updated;
 	int64_t n = x->s->n_updated;
 	for (int64_t i = 0; i < n; i++) {
-		if (edit_group_of(x, &p[i]) != group)
+		if (part_group(x, &p[i]) != group)
 			continue;
-		int64_t at = i ? p[i].at : 0;
-		while (i + 1 < n && edit_group_of(x, &p[i + 1]) == group)
+		int64_t pos = i ? p[i].pos : 0;
+		while (i + 1 < n && part_group(x, &p[i + 1]) == group)
 			i++;
-		int64_t end = i + 1 < n ? p[i + 1].at : store_floats(x->s);
-		while (at < end) {
-			int64_t len = exchange_cut(w, x->sync, at, end);
+		int64_t end = i + 1 < n ? p[i + 1].pos : store_floats(x->s);
+		while (pos < end) {
+			int64_t n_floats = exchange_block_floats(w, x->sync, pos, end);
 			size_t n_blocks = (size_t)x->n_blocks + 1;
 			x->blocks = xrealloc(x->blocks, n_blocks * sizeof(*x->blocks));
-			x->blocks[x->n_blocks++] = (struct block){at, len, group};
-			at += len;
+			x->blocks[x->n_blocks++] = (struct block){pos, n_floats, group};
+			pos += n_floats;
 		}
 	}
 }
 
-/* Lists the blocks ordered by fragment, then by group. */
-static void list_blocks(struct edit *x, const struct wire *w)
+/* Makes x->blocks, ordered by fragment, then by group. */
+static void make_blocks(struct edit *x, const struct wire *w)
 {
 	for (int f = 0; f < x->n_fragments; f++)
 		for (int g = f; g < x->n_groups; g += x->n_fragments)
 			add_group_blocks(x, w, g);
 }
 
-int edit_blocks(const struct edit *x, struct selection c, const struct block **first)
+int edit_blocks(const struct edit *x, struct selection sel, const struct block **first)
 {
 	int n = 0;
 	*first = x->blocks;
 	for (int i = 0; i < x->n_blocks; i++)
-		if (edit_selects(x, c, x->blocks[i].group)) {
+		if (edit_selects(x, sel, x->blocks[i].group)) {
 			*first = n ? *first : &x->blocks[i];
 			n++;
 		}
@@ -79,15 +79,15 @@ static void allocate_buffer(struct edit *x, int store_group, int64_t n, struct a
 
 float *edit_block_begin(struct edit *x, int store_group, const struct block *b)
 {
-	return store_begin(x->s, store_group, b->at, b->n, x->buffer[store_group]);
+	return store_begin(x->s, store_group, b->pos, b->n, x->buffer[store_group]);
 }
 
-static void allocate_memory(struct edit *x, struct arena *a)
+static void allocate_buffers(struct edit *x, struct arena *a)
 {
-	int64_t n = 0; /* of the largest block */
+	int64_t n = 0; /* floats of the largest block */
 	for (int i = 0; i < x->n_blocks; i++)
 		n = max64(n, x->blocks[i].n);
-	exchange_place(&x->exchange, a);
+	exchange_allocate(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
 		x->staging[i] = arena_floats(a, n);
 	allocate_buffer(x, STORE_PARAM, n, a);
@@ -101,16 +101,16 @@ static void allocate_memory(struct edit *x, struct arena *a)
 			a, (size_t)x->s->c.n_tensors * EDIT_DIGITS * sizeof(*x->counts));
 }
 
-static void open_memory(struct edit *x)
+static void allocate_memory(struct edit *x)
 {
 	struct arena size;
 	arena_measure(&size, "synchronization");
-	allocate_memory(x, &size);
+	allocate_buffers(x, &size);
 	x->memory = size;
 	if (x->sync->planned)
 		return;
 	device_arena(x->d, &x->memory, "synchronization of workers", size.peak_bytes);
-	allocate_memory(x, &x->memory);
+	allocate_buffers(x, &x->memory);
 }
 
 int64_t edit_bytes(const struct edit *x)
@@ -118,30 +118,30 @@ int64_t edit_bytes(const struct edit *x)
 	return (int64_t)x->memory.peak_bytes;
 }
 
-/* Collective over the worker. Finds the ranks that hold each unit. */
-static void find_holders(struct edit *x)
+/* Creates the groups of ranks that hold each unit. Collective over the worker. */
+static void make_holder_groups(struct edit *x)
 {
 	const struct store_config *s = &x->s->c;
-	const unsigned stage = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
-			       AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP);
+	const unsigned axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
+			      AXIS_BIT(AXIS_CP) | AXIS_BIT(AXIS_TP);
 	if (!x->c.by_unit || s->mesh->degree[AXIS_PP] == 1)
 		return;
-	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage}),
-		    *ends = own;
+	struct comm *stage = mesh_group(s->mesh, (struct mesh_part){.axes = axes}),
+		    *ends = stage;
 	if (!s->has_both_ends)
 		ends = mesh_group(
-			s->mesh, (struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP),
+			s->mesh, (struct mesh_part){.axes = axes | AXIS_BIT(AXIS_PP),
 					 .pp_ends = true});
 	x->holders = xcalloc((size_t)x->n_groups, sizeof(struct comm *));
 	for (int i = 0; i < s->n_tensors; i++) {
 		const struct tensor *t = &s->tensors[i];
 		x->tied |= t->uses > 1;
 		if (t->local && x->holders[t->unit] != ends)
-			x->holders[t->unit] = t->uses > 1 ? ends : own;
+			x->holders[t->unit] = t->uses > 1 ? ends : stage;
 	}
 }
 
-/* Deals units round-robin, so that fragments have units of all depths, as in the paper. */
+/* Makes the groups. Units are dealt round-robin, so that a fragment has units of all depths. */
 static void make_groups(struct edit *x)
 {
 	x->n_fragments = (int)max64(1, min64(x->c.fragments, x->s->c.n_units));
@@ -153,7 +153,7 @@ static void make_groups(struct edit *x)
 		g->fragment = i % x->n_fragments;
 		g->report = xcalloc((size_t)x->sync->size, sizeof(*g->report));
 		g->weight = xcalloc((size_t)x->sync->size, sizeof(*g->weight));
-		detector_open(&g->detector, &x->c.detect);
+		detector_init(&g->detector, &x->c.detect);
 	}
 }
 
@@ -163,7 +163,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	struct edit *x = xcalloc(1, sizeof(*x));
 	*x = (struct edit){.c = *c, .world = world, .sync = sync, .s = s, .d = d};
 	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
-		x->store_group[i] = store_groups_find(&s->c.groups, names[i]);
+		x->store_group[i] = store_groups_find(&s->c.groups, store_group_names[i]);
 	x->grad_group = c->delay > 0 ? x->store_group[EDIT_PENDING] : STORE_PARAM;
 	if (c->reducer == EDIT_MEAN) { /* weights by steps only, or equal weights */
 		x->c.weights = (struct weights_config){
@@ -175,11 +175,11 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	if (x->c.weights.by_norm && x->c.weights.temperature <= 0)
 		x->c.weights.temperature = 1;
 	make_groups(x);
-	find_holders(x);
+	make_holder_groups(x);
 	struct wire wire = wire_make(c, s, d);
-	list_blocks(x, &wire);
-	exchange_open(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
-	open_memory(x);
+	make_blocks(x, &wire);
+	exchange_init(&x->exchange, sync, &wire, x->blocks, x->n_blocks);
+	allocate_memory(x);
 	return x;
 }
 
@@ -189,7 +189,7 @@ void edit_free(struct edit *x)
 		return;
 	edit_wait(x);
 	for (int i = 0; i < x->n_groups; i++) {
-		detector_close(&x->group[i].detector);
+		detector_release(&x->group[i].detector);
 		free(x->group[i].report);
 		free(x->group[i].weight);
 	}
@@ -197,30 +197,30 @@ void edit_free(struct edit *x)
 	free(x->in_flight);
 	free(x->holders);
 	free(x->blocks);
-	exchange_close(&x->exchange);
+	exchange_release(&x->exchange);
 	device_arena_release(x->d, &x->memory);
 	free(x);
 }
 
 /* ---- the exchange ---------------------------------------------------------------- */
 
-static float *read_block(void *with, const struct block *b, int slot)
+static float *read_block(void *arg, const struct block *b, int slot)
 {
-	struct edit *x = with;
-	return store_begin(x->s, x->grad_group, b->at, b->n, x->staging[slot]);
+	struct edit *x = arg;
+	return store_begin(x->s, x->grad_group, b->pos, b->n, x->staging[slot]);
 }
 
-static void write_block(void *with, const struct block *b, float *v, int slot)
+static void write_block(void *arg, const struct block *b, float *v, int slot)
 {
-	struct edit *x = with;
+	struct edit *x = arg;
 	(void)slot;
-	store_end(x->s, x->grad_group, b->at, b->n, v);
+	store_end(x->s, x->grad_group, b->pos, b->n, v);
 }
 
-static void reduce_piece(void *with, const struct block *b, float *out,
-	const float *const *from, int64_t n)
+static void reduce_piece(
+	void *arg, const struct block *b, float *out, const float *const *from, int64_t n)
 {
-	struct edit *x = with;
+	struct edit *x = arg;
 	const struct combine c = {.workers = x->sync->size,
 		.weight = x->group[b->group].weight,
 		.vote = x->c.consensus,
@@ -235,7 +235,7 @@ void edit_wait(struct edit *x)
 	x->flight.x = NULL;
 }
 
-static void start_flight(struct edit *x, struct selection c)
+static void start_flight(struct edit *x, struct selection sel)
 {
 	edit_wait(x);
 	x->flight = (struct flight){.x = &x->exchange,
@@ -245,7 +245,7 @@ static void start_flight(struct edit *x, struct selection c)
 		.write = write_block,
 		.reduce = reduce_piece,
 		.with = x};
-	x->flight.n = edit_blocks(x, c, &x->flight.blocks);
+	x->flight.n = edit_blocks(x, sel, &x->flight.blocks);
 	flight_begin(&x->flight);
 }
 
@@ -259,7 +259,7 @@ void edit_anchor(struct edit *x)
 		float *p = edit_block_begin(x, STORE_PARAM, b);
 		float *a = edit_block_begin(x, anchor, b);
 		x->d->k->copy(x->d, mat(a, 1, b->n), mat(p, 1, b->n));
-		store_end(x->s, anchor, b->at, b->n, a);
+		store_end(x->s, anchor, b->pos, b->n, a);
 	}
 }
 
@@ -280,22 +280,22 @@ bool edit_in_flight(const struct edit *x, int fragment)
 
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r)
 {
-	struct selection c = {fragment, -1};
+	struct selection sel = {fragment, -1};
 	int n = 0;
 	*r = (struct edit_result){.norm = (double)NAN, .reduced = (double)NAN, .clip = 1};
 	BUG_ON(x->in_flight[fragment]);
 	edit_wait(x);
 	if (edit_has_anchor(x)) {
-		pseudo_grad_compute(x, c);
-		pseudo_grad_squares(x, c);
-		r->norm = pseudo_grad_norms(x, c);
+		pseudo_grad_compute(x, sel);
+		pseudo_grad_squares(x, sel);
+		r->norm = pseudo_grad_norms(x, sel);
 	}
-	pseudo_grad_weights(x, c, steps);
+	pseudo_grad_weights(x, sel, steps);
 	if (edit_has_anchor(x))
-		pseudo_grad_compress(x, c);
+		pseudo_grad_compress(x, sel);
 	for (int i = 0; i < x->n_groups; i++) {
 		struct edit_group *g = &x->group[i];
-		if (!edit_selects(x, c, i))
+		if (!edit_selects(x, sel, i))
 			continue;
 		g->arrived = false;
 		r->weight += (double)g->weight[x->sync->rank];
@@ -306,34 +306,34 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 	}
 	r->weight /= n;
 	x->in_flight[fragment] = true;
-	start_flight(x, c);
+	start_flight(x, sel);
 	x->n_syncs++;
 }
 
 /* Updates the parameters of the selected groups, after their reduced blocks have arrived. */
-static void update_groups(struct edit *x, struct selection c)
+static void update_groups(struct edit *x, struct selection sel)
 {
 	const struct block *b;
 	if (edit_has_anchor(x)) {
-		outer_clip(x, c);
-		outer_step(x, c);
+		outer_clip(x, sel);
+		outer_step(x, sel);
 	}
-	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++)
-		store_refresh_copies(x->s, b->at, b->n);
+	for (int n = edit_blocks(x, sel, &b); n > 0; n--, b++)
+		store_refresh_copies(x->s, b->pos, b->n);
 	for (int g = 0; g < x->n_groups; g++)
-		x->group[g].arrived |= edit_selects(x, c, g);
+		x->group[g].arrived |= edit_selects(x, sel, g);
 }
 
 void edit_complete_unit(struct edit *x, int unit)
 {
-	struct selection c = {0, unit};
+	struct selection sel = {0, unit};
 	const struct block *b;
-	int n = edit_blocks(x, c, &b);
+	int n = edit_blocks(x, sel, &b);
 	if (!x->in_flight[0] || x->group[unit].arrived)
 		return;
 	if (x->flight.x)
 		flight_wait(&x->flight, n ? (int)(b - x->flight.blocks) + n : 0);
-	update_groups(x, c);
+	update_groups(x, sel);
 	store_forget_unit(x->s, unit);
 }
 
@@ -354,39 +354,40 @@ bool edit_completes_by_unit(const struct edit *x)
 	       s->microbatches.n_micro >= s->microbatches.ranks && comm_overlaps();
 }
 
-static void finish_result(struct edit *x, struct selection c, struct edit_result *r)
+/* Sets the results that are known after the update: norm and clipping factor. */
+static void set_result(struct edit *x, struct selection sel, struct edit_result *r)
 {
-	double all = 0;
+	double sum_squares = 0;
 	r->clip = 1;
 	r->reduced = (double)NAN;
 	if (!edit_has_anchor(x))
 		return;
-	outer_norms(x, c);
+	outer_norms(x, sel);
 	for (int g = 0; g < x->n_groups; g++) {
-		if (!edit_selects(x, c, g))
+		if (!edit_selects(x, sel, g))
 			continue;
-		all += x->group[g].norm * x->group[g].norm;
+		sum_squares += x->group[g].norm * x->group[g].norm;
 		r->clip = fmin(r->clip, x->group[g].scale);
 	}
-	r->reduced = sqrt(all);
+	r->reduced = sqrt(sum_squares);
 }
 
 void edit_end(struct edit *x, int fragment, struct edit_result *r)
 {
-	struct selection c = {fragment, -1};
-	bool some = false; /* some groups are complete */
+	struct selection sel = {fragment, -1};
+	bool any_arrived = false;
 	BUG_ON(!x->in_flight[fragment]);
 	for (int g = 0; g < x->n_groups; g++)
-		some |= edit_selects(x, c, g) && x->group[g].arrived;
+		any_arrived |= edit_selects(x, sel, g) && x->group[g].arrived;
 	edit_wait(x);
-	if (!some)
-		update_groups(x, c);
-	for (int g = 0; g < x->n_groups && some; g++)
-		if (edit_selects(x, c, g) && !x->group[g].arrived)
+	if (!any_arrived)
+		update_groups(x, sel);
+	for (int g = 0; g < x->n_groups && any_arrived; g++)
+		if (edit_selects(x, sel, g) && !x->group[g].arrived)
 			update_groups(x, (struct selection){fragment, g});
-	finish_result(x, c, r);
+	set_result(x, sel, r);
 	x->in_flight[fragment] = false;
-	if (some)
+	if (any_arrived)
 		store_forget(x->s);
 	else /* update_groups() does not copy offloaded parameters */
 		store_updated(x->s, !offloads_params(x->s->c.offload));
@@ -416,17 +417,17 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-static void divide_by_workers(void *with, const struct part *p)
+static void divide_by_workers(void *arg, const struct part *p)
 {
-	struct edit *x = with;
+	struct edit *x = arg;
 	struct mat g = mat(p->g, p->rows, p->cols);
 	x->d->k->axpby(x->d, g, 1.0f / (float)x->sync->size, g, 0);
 }
 
 void edit_mean_gradient(struct edit *x)
 {
-	const unsigned gradient = STORE_BIT(STORE_GRAD);
-	store_for_each_part(x->s, false, gradient, gradient, divide_by_workers, x);
+	const unsigned grad_bit = STORE_BIT(STORE_GRAD);
+	store_for_each_part(x->s, false, grad_bit, grad_bit, divide_by_workers, x);
 }
 
 /* ---- counts ---------------------------------------------------------------------- */
@@ -435,7 +436,7 @@ int64_t edit_sent(const struct edit *x)
 {
 	int64_t sent = (x->sync->size - 1) * x->n_groups * pseudo_grad_report_bytes(x);
 	for (int i = 0; i < x->n_blocks; i++)
-		sent += exchange_sent(&x->exchange, x->c.wire, &x->blocks[i]);
+		sent += exchange_bytes_sent(&x->exchange, x->c.wire, &x->blocks[i]);
 	return sent;
 }
 

@@ -21,7 +21,7 @@
 
 struct outlier_config {
 	double alpha;	  /* gain of the moving mean and variance */
-	double threshold; /* for z = (x - mean) / deviation */
+	double threshold; /* maximum of z = (x - mean) / deviation */
 	int64_t warmup;	  /* norms before the first test; also the length of the window */
 };
 
@@ -34,10 +34,10 @@ struct detector {
 	double *z;     /* [warmup], the window: z of norm i at i % warmup */
 };
 
-void detector_open(struct detector *d, const struct outlier_config *c);
-void detector_close(struct detector *d);
-/* Is x an outlier? If not, adds it to the statistics. */
-bool detector_outlier(struct detector *d, const struct outlier_config *c, double x);
+void detector_init(struct detector *d, const struct outlier_config *c);
+void detector_release(struct detector *d);
+/* Returns true if x is an outlier; else adds x to the statistics. */
+bool detector_test_and_add(struct detector *d, const struct outlier_config *c, double x);
 /* Adds x, which must be finite, to the statistics. */
 void detector_add(struct detector *d, const struct outlier_config *c, double x);
 
@@ -50,7 +50,7 @@ struct weights_config {
 	double steps_ratio; /* (1 - ratio) weight + ratio share */
 };
 
-/* A worker's report to all workers about a group of units. */
+/* A worker's report to all workers about a group of units; excluded: 0 or 1. */
 struct worker_report {
 	double norm; /* norm of its pseudo-gradient */
 	int64_t excluded, steps;
@@ -105,7 +105,7 @@ struct edit_config {
 	uint64_t seed;
 };
 
-/* Are fragments synchronized at different times? The workers then never have equal parameters. */
+/* Returns true if fragments are synchronized at different times: parameters then always differ. */
 static inline bool edit_streams(const struct edit_config *c)
 {
 	return c->fragments > 1 || c->delay > 0;
@@ -133,50 +133,49 @@ struct edit_result {
 
 struct edit;
 
-/* `world`: the ranks of the worker; `sync`: the sync group, in which the rank is the worker's
+/* Creates the state of a worker of the ranks `world`. In the sync group, a rank is the worker's
  * number. The store has the groups of edit_add_groups(). The caller owns all arguments. */
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);
 void edit_free(struct edit *x);
-/* Bytes of device memory, in addition to the store's. */
+/* Returns the bytes of device memory, in addition to the store's. */
 int64_t edit_bytes(const struct edit *x);
 /* Sets the anchor to the parameters, which are equal on all workers. */
 void edit_anchor(struct edit *x);
-/* During the warm-up: divides the sums of gradients by the number of workers. */
+/* Divides the sums of gradients by the number of workers, during the warm-up. */
 void edit_mean_gradient(struct edit *x);
-/* Collective over all workers: synchronizes all units and waits. `steps`: this worker's local
- * steps since the last synchronization. */
+/* Collective over all workers. Synchronizes all units after `steps` local steps, and waits. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
 /* Synchronize one fragment in two calls, each collective over all workers. The exchange proceeds
  * in the background; without a delay, do not use the fragment's parameters meanwhile. edit_begin()
  * sets *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
-/* After edit_begin(), the first appends the excluded workers and their units; after edit_end(),
- * the second appends the clipped units and their factors. They append nothing if there are
- * none. Fragment -1: after edit_sync(). */
+/* edit_describe_excluded() appends the excluded workers and their units, after edit_begin().
+ * edit_describe_clipped() appends the clipped units and their factors, after edit_end(). Each
+ * appends nothing if there are none. Fragment -1: after edit_sync(). */
 void edit_describe_excluded(const struct edit *x, int fragment, struct str *out);
 void edit_describe_clipped(const struct edit *x, int fragment, struct str *out);
 /* Returns the fragment that is due for edit_begin() after a number of local steps, or -1. Each
  * fragment is due once per interval, and its edit_end() `delay` steps later. */
 int edit_due(const struct edit *x, int64_t local_steps);
 bool edit_in_flight(const struct edit *x, int fragment);
-/* Waits for the messages in flight; nothing else changes. */
+/* Waits for the messages in flight. */
 void edit_wait(struct edit *x);
-/* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That
- * call is collective over the ranks of the worker that have the unit, i.e. its pipeline stage. A
- * tied weight is on two stages, and one waits for the other's activations, so these stages call
+/* Returns true if units may be used between edit_begin() and edit_end(), each after
+ * edit_complete_unit(). That call is collective over the ranks of the worker that have the unit,
+ * i.e. its pipeline stage. A tied weight is on two stages, so these stages call
  * edit_complete_tied() before the pipeline begins; it does nothing without a tied weight. */
 bool edit_completes_by_unit(const struct edit *x);
 void edit_complete_unit(struct edit *x, int unit);
 void edit_complete_tied(struct edit *x);
 
 int64_t edit_syncs(const struct edit *x); /* synchronizations so far */
-/* Bytes that this rank sends to other workers in one synchronization. */
+/* Returns the bytes that this rank sends to other workers in one synchronization. */
 int64_t edit_sent(const struct edit *x);
 
-/* This worker's state for a checkpoint, beyond the store's groups: finite doubles.
- * edit_state_put() restores it after a number of local steps; -1: it is invalid. */
+/* Copy this worker's state for a checkpoint, beyond the store's groups: finite doubles.
+ * edit_state_put() restores it after a number of local steps; -1 with *e set: it is invalid. */
 int64_t edit_state_size(const struct edit *x);
 void edit_state_get(const struct edit *x, double *out);
 int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e);

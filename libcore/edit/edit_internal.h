@@ -48,14 +48,13 @@ struct edit {
 	int grad_group;
 	bool blocking; /* no training during this synchronization */
 	struct exchange exchange;
-	struct flight flight; /* the last one */
+	struct flight flight; /* the last reduction over the workers */
 	/* [units], with by_unit and several pipeline stages: the ranks of the worker that have
 	 * the unit; for a tied weight, the ranks of two stages. NULL: not this rank. */
 	struct comm **holders;
 	bool tied; /* unit 0 has a tied weight */
-	/* Device memory: gradients; a block per offloaded group of the store; sums of squares
-	 * [groups]; scalars of the outer optimizer; counts of threshold.c
-	 * [tensors][EDIT_DIGITS]. */
+	/* Device memory: gradients; a block per offloaded store group; sums of squares [groups];
+	 * scalars of the outer optimizer; counts of threshold.c [tensors][EDIT_DIGITS]. */
 	struct arena memory;
 	float *staging[EXCHANGE_SLOTS], *buffer[STORE_MAX_GROUPS];
 	struct exact *squares;
@@ -68,7 +67,7 @@ static inline bool edit_has_anchor(const struct edit *x)
 	return x->store_group[EDIT_ANCHOR] >= 0;
 }
 
-static inline int edit_group_of(const struct edit *x, const struct part *p)
+static inline int part_group(const struct edit *x, const struct part *p)
 {
 	return x->c.by_unit ? p->t->unit : p->t->unit % x->n_fragments;
 }
@@ -83,55 +82,55 @@ struct selection {
 	int fragment, group;
 };
 
-static inline bool edit_selects(const struct edit *x, struct selection c, int group)
+static inline bool edit_selects(const struct edit *x, struct selection sel, int group)
 {
-	return (c.fragment < 0 || x->group[group].fragment == c.fragment) &&
-	       (c.group < 0 || c.group == group);
+	return (sel.fragment < 0 || x->group[group].fragment == sel.fragment) &&
+	       (sel.group < 0 || sel.group == group);
 }
 
-/* Is this part of the pseudo-gradient selected? Frozen tensors have none, but are visited if
- * the pseudo-gradient replaces the parameters. */
-static inline bool edit_takes(
-	const struct edit *x, struct selection c, const struct part *p)
+/* Returns true if a part of the pseudo-gradient is selected. Frozen tensors have none, but are
+ * visited if the pseudo-gradient replaces the parameters. */
+static inline bool edit_includes(
+	const struct edit *x, struct selection sel, const struct part *p)
 {
-	return !p->t->frozen && edit_selects(x, c, edit_group_of(x, p));
+	return !p->t->frozen && edit_selects(x, sel, part_group(x, p));
 }
 
 /* Sets *first to the blocks of the selected groups; returns their number. */
-int edit_blocks(const struct edit *x, struct selection c, const struct block **first);
+int edit_blocks(const struct edit *x, struct selection sel, const struct block **first);
 /* Returns a block of a group of the store, in memory until store_end(). */
 float *edit_block_begin(struct edit *x, int store_group, const struct block *b);
 
 /* ---- pseudo_grad.c: the pseudo-gradient of this worker ------------------------------ */
 
 /* Computes the anchor minus the parameters. */
-void pseudo_grad_compute(struct edit *x, struct selection c);
+void pseudo_grad_compute(struct edit *x, struct selection sel);
 /* Enqueues the sum of squares of the elements in grad_group, for each selected group. */
-void pseudo_grad_squares(struct edit *x, struct selection c);
+void pseudo_grad_squares(struct edit *x, struct selection sel);
 /* Waits for the device, sets the groups' norms, and returns the norm over all. Collective over
  * the worker; for one unit, over the ranks that have it: on other ranks its norm is 0. */
-double pseudo_grad_norms(struct edit *x, struct selection c);
-/* Collective over the sync group. Computes all workers' weights, with an anchor from norms. */
-void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps);
-/* Sparsifies and compresses, with error feedback. */
-void pseudo_grad_compress(struct edit *x, struct selection c);
-/* Bytes that a worker sends for the norm of a group. */
+double pseudo_grad_norms(struct edit *x, struct selection sel);
+/* Collective over the sync group. Exchanges the workers' reports, and computes their weights. */
+void pseudo_grad_weights(struct edit *x, struct selection sel, int64_t steps);
+/* Sparsifies and rounds the pseudo-gradient, with error feedback. */
+void pseudo_grad_compress(struct edit *x, struct selection sel);
+/* Returns the bytes that a worker sends for its report on a group. */
 int64_t pseudo_grad_report_bytes(const struct edit *x);
 
 /* ---- threshold.c ------------------------------------------------------------------ */
 
-/* Collective over the worker. Keeps a fraction of the elements of each selected tensor: the
- * largest by magnitude, and all ties with the smallest of them. */
-void threshold_tensors(struct edit *x, struct selection c);
+/* Zeroes all except a fraction of the elements of each selected tensor: keeps the largest by
+ * magnitude, and all ties with the smallest of them. Collective over the worker. */
+void threshold_tensors(struct edit *x, struct selection sel);
 
 /* ---- outer.c: the outer optimizer --------------------------------------------------- */
 
-/* The outer optimizer; without one, SGD with a learning rate of 1. */
+/* Returns the outer optimizer; without one, SGD with a learning rate of 1. */
 struct optim_config outer_config(const struct edit_config *c);
 /* outer_clip() computes clipping factors of the reduced pseudo-gradient, collective like
  * pseudo_grad_norms(). outer_norms() computes its norms, collective over the worker, if they
  * are not known yet: without clipping, and for units of other pipeline stages. */
-void outer_clip(struct edit *x, struct selection c);
-void outer_norms(struct edit *x, struct selection c);
-/* Applies the reduced pseudo-gradient to the anchor; parameters become it, or keep a fraction. */
-void outer_step(struct edit *x, struct selection c);
+void outer_clip(struct edit *x, struct selection sel);
+void outer_norms(struct edit *x, struct selection sel);
+/* Applies the reduced pseudo-gradient to the anchor, and mixes the anchor into the parameters. */
+void outer_step(struct edit *x, struct selection sel);

@@ -1,65 +1,63 @@
 /* A block is divided into one piece per worker. In the reduce-scatter, every worker sends each
  * piece to its worker, which reduces it; in the all-gather, the reduced pieces are sent to all
- * workers. Sparse rows are sent whole to all workers, which reduce all of them: their sum is not
- * sparse.
- *
- * The reduce-scatter of a block overlaps the all-gather of the previous block. The messages of
- * a phase are sent in the order of the blocks. */
+ * workers. Sparse rows are sent whole to all workers, which all reduce them. The reduce-scatter of
+ * a block overlaps the all-gather of the previous block. Blocks keep their order in a phase. */
 #include "edit/exchange_internal.h"
 
 #include "comm/requests.h"
 
-enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
-enum { CACHE_LINE = 64 };
+/* Maximum floats of a block; bytes and floats of a cache line. */
+enum { BLOCK = 1 << 20, CACHE_LINE = 64, LINE_FLOATS = 16 };
 
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
-/* Memory holds a piece per worker; with sparse rows, a piece is a whole block. */
-int64_t exchange_cut(
-	const struct wire *w, const struct comm *sync, int64_t at, int64_t end)
+/* With sparse rows, the blocks are smaller, since the buffers hold a whole block per worker. */
+int64_t exchange_block_floats(
+	const struct wire *w, const struct comm *sync, int64_t pos, int64_t end)
 {
 	int64_t n = w->kind == EDIT_WIRE_SPARSE ? ceil_div(BLOCK, sync->size) : BLOCK;
-	return min64(end, wire_row_end(w, at + n)) - at;
+	return min64(end, wire_row_end(w, pos + n)) - pos;
 }
 
-/* Floats that a worker reduces. */
+/* Floats [pos, pos + n) of a block, which one worker reduces. */
 struct piece {
-	int64_t at, n;
+	int64_t pos, n;
 };
 
-static struct piece piece_of(const struct exchange *x, const struct wire *w,
+/* Returns the piece that a worker reduces; sparse rows: the whole block. */
+static struct piece find_piece(const struct exchange *x, const struct wire *w,
 	const struct block *block, int worker)
 {
-	int64_t end = block->at + block->n;
-	int64_t step = round_up(ceil_div(block->n, x->sync->size), 16);
+	int64_t end = block->pos + block->n;
+	int64_t piece_len = round_up(ceil_div(block->n, x->sync->size), LINE_FLOATS);
 	if (w->kind == EDIT_WIRE_SPARSE)
-		return (struct piece){block->at, block->n};
-	int64_t first = block->at + step * worker, next = first + step;
-	struct piece p = {.at = min64(end, wire_row_end(w, min64(end, first)))};
-	p.n = min64(end, wire_row_end(w, min64(end, next))) - p.at;
+		return (struct piece){block->pos, block->n};
+	int64_t begin = block->pos + piece_len * worker, piece_end = begin + piece_len;
+	struct piece p = {.pos = min64(end, wire_row_end(w, min64(end, begin)))};
+	p.n = min64(end, wire_row_end(w, min64(end, piece_end))) - p.pos;
 	return p;
 }
 
-static struct wire wire_of(const struct exchange *x, enum edit_wire kind)
+static struct wire make_wire(const struct exchange *x, enum edit_wire kind)
 {
 	struct wire w = x->wire;
 	w.kind = kind;
 	return w;
 }
 
-int64_t exchange_sent(
+int64_t exchange_bytes_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b)
 {
-	struct wire w = wire_of(x, kind);
-	struct piece own = piece_of(x, &w, b, x->sync->rank);
+	struct wire w = make_wire(x, kind);
+	struct piece own = find_piece(x, &w, b, x->sync->rank);
 	int64_t sent = 0;
 	for (int r = 0; r < x->sync->size; r++) {
-		struct piece p = piece_of(x, &w, b, r);
+		struct piece p = find_piece(x, &w, b, r);
 		if (r == x->sync->rank)
 			continue;
-		sent += wire_bytes(&w, p.at, p.n);
+		sent += wire_bytes(&w, p.pos, p.n);
 		if (kind != EDIT_WIRE_SPARSE)
-			sent += wire_bytes(&w, own.at, own.n);
+			sent += wire_bytes(&w, own.pos, own.n);
 	}
 	return sent;
 }
@@ -79,29 +77,30 @@ struct slot {
 	char *host; /* discrete device: staging buffer for sends */
 };
 
+/* Raises the sizes of the largest piece to the pieces of n blocks. */
 static void measure_pieces(
 	struct exchange *x, enum edit_wire kind, const struct block *b, int n)
 {
-	struct wire w = wire_of(x, kind);
+	struct wire w = make_wire(x, kind);
 	for (int i = 0; i < n * x->sync->size; i++) {
 		struct piece p =
-			piece_of(x, &w, &b[i / x->sync->size], i % x->sync->size);
+			find_piece(x, &w, &b[i / x->sync->size], i % x->sync->size);
 		x->piece_floats = max64(x->piece_floats, p.n);
 		if (kind != EDIT_WIRE_FP32)
 			x->packed_bytes =
-				max64(x->packed_bytes, wire_bytes(&w, p.at, p.n));
+				max64(x->packed_bytes, wire_bytes(&w, p.pos, p.n));
 	}
 }
 
-void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
+void exchange_init(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n)
 {
 	*x = (struct exchange){.sync = sync, .wire = *w};
-	measure_pieces(x, EDIT_WIRE_FP32, blocks,
-		n); /* gradients in the warm-up are always fp32 */
+	/* gradients in the warm-up are always fp32 */
+	measure_pieces(x, EDIT_WIRE_FP32, blocks, n);
 	if (w->kind != EDIT_WIRE_FP32)
 		measure_pieces(x, w->kind, blocks, n);
-	x->piece_floats = round_up(x->piece_floats, 16);
+	x->piece_floats = round_up(x->piece_floats, LINE_FLOATS);
 	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
 	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
@@ -110,7 +109,7 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	}
 }
 
-void exchange_place(struct exchange *x, struct arena *a)
+void exchange_allocate(struct exchange *x, struct arena *a)
 {
 	int64_t workers = x->sync->size;
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
@@ -122,7 +121,7 @@ void exchange_place(struct exchange *x, struct arena *a)
 	}
 }
 
-void exchange_close(struct exchange *x)
+void exchange_release(struct exchange *x)
 {
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
 		comm_requests_free(&x->slots[i].requests);
@@ -133,41 +132,40 @@ void exchange_close(struct exchange *x)
 
 /* ---- a block --------------------------------------------------------------------- */
 
-static float *floats_of(const struct slot *s, struct piece p)
+static float *piece_data(const struct slot *s, struct piece p)
 {
-	return s->v + (p.at - s->block->at);
+	return s->v + (p.pos - s->block->pos);
 }
 
 static struct piece worker_piece(const struct slot *s, int worker)
 {
-	return piece_of(s->x, &s->wire, s->block, worker);
+	return find_piece(s->x, &s->wire, s->block, worker);
 }
 
-/* Receives a piece from a worker, in fp32 directly to `wanted`, else packed. */
-static void receive_piece(
-	struct slot *s, int worker, struct piece p, float *wanted, int tag)
+/* Receives a piece from a worker: fp32 directly to `out`, other formats packed. */
+static void receive_piece(struct slot *s, int worker, struct piece p, float *out, int tag)
 {
-	bool plain = s->wire.kind == EDIT_WIRE_FP32;
+	bool is_fp32 = s->wire.kind == EDIT_WIRE_FP32;
 	comm_recv(&s->requests,
-		plain ? (void *)wanted : s->in + worker * s->x->packed_bytes,
-		wire_bytes(&s->wire, p.at, p.n), worker, tag);
+		is_fp32 ? (void *)out : s->in + worker * s->x->packed_bytes,
+		wire_bytes(&s->wire, p.pos, p.n), worker, tag);
 }
 
-static void decode_piece(struct slot *s, int worker, struct piece p, float *wanted)
+static void decode_piece(struct slot *s, int worker, struct piece p, float *out)
 {
 	if (s->wire.kind != EDIT_WIRE_FP32)
 		wire_unpack(
-			&s->wire, wanted, s->in + worker * s->x->packed_bytes, p.at, p.n);
+			&s->wire, out, s->in + worker * s->x->packed_bytes, p.pos, p.n);
 }
 
 static void send_piece(
 	struct slot *s, int worker, struct piece p, const void *bytes, int tag)
 {
-	comm_send(&s->requests, bytes, wire_bytes(&s->wire, p.at, p.n), worker, tag);
+	comm_send(&s->requests, bytes, wire_bytes(&s->wire, p.pos, p.n), worker, tag);
 }
 
-/* Returns a sendable copy of the bytes at p, except [skip, end): for MPI, bytes of a discrete
- * device are copied to host memory once, for all receivers. */
+/* Returns memory that can be sent, with the bytes at p except [skip, end). For MPI, bytes of a
+ * discrete device are copied to host memory once, for all receivers. */
 static const char *make_sendable(
 	struct slot *s, const void *p, int64_t n_bytes, int64_t skip, int64_t end)
 {
@@ -188,25 +186,25 @@ static int64_t packed_offset(const struct slot *s, int worker)
 		return 0;
 	if (s->wire.kind != EDIT_WIRE_FP32)
 		return worker * s->x->packed_bytes;
-	return (worker_piece(s, worker).at - s->block->at) * (int64_t)sizeof(float);
+	return (worker_piece(s, worker).pos - s->block->pos) * (int64_t)sizeof(float);
 }
 
-/* Encodes the pieces of the other workers, and returns a sendable copy. */
+/* Encodes the pieces of the other workers. Returns memory from which they can be sent. */
 static const char *encode_pieces(struct slot *s)
 {
-	int workers = s->x->sync->size, mine = s->x->sync->rank;
-	bool plain = s->wire.kind == EDIT_WIRE_FP32;
-	bool once = s->wire.kind == EDIT_WIRE_SPARSE;
-	for (int i = 1; i < workers && !plain && (i == 1 || !once); i++) {
-		int to = (mine + i) % workers;
+	int workers = s->x->sync->size, own_rank = s->x->sync->rank;
+	bool is_fp32 = s->wire.kind == EDIT_WIRE_FP32;
+	bool is_sparse = s->wire.kind == EDIT_WIRE_SPARSE;
+	for (int i = 1; i < workers && !is_fp32 && (i == 1 || !is_sparse); i++) {
+		int to = (own_rank + i) % workers;
 		struct piece p = worker_piece(s, to);
-		wire_pack(&s->wire, s->out + packed_offset(s, to), floats_of(s, p), p.at,
-			p.n);
+		wire_pack(&s->wire, s->out + packed_offset(s, to), piece_data(s, p),
+			p.pos, p.n);
 	}
-	int64_t n_bytes = once ? wire_bytes(&s->wire, s->block->at, s->block->n)
-			       : packed_offset(s, workers);
-	return make_sendable(s, plain ? (char *)s->v : s->out, n_bytes,
-		packed_offset(s, mine), packed_offset(s, mine + 1));
+	int64_t n_bytes = is_sparse ? wire_bytes(&s->wire, s->block->pos, s->block->n)
+				    : packed_offset(s, workers);
+	return make_sendable(s, is_fp32 ? (char *)s->v : s->out, n_bytes,
+		packed_offset(s, own_rank), packed_offset(s, own_rank + 1));
 }
 
 /* Starts a reduce-scatter: sends the other workers their pieces, and receives this worker's
@@ -230,22 +228,23 @@ static void begin_reduce_scatter(struct slot *s)
 	s->phase = SLOT_REDUCE;
 }
 
+/* Decodes all workers' contributions to this worker's piece and reduces them. */
 static void reduce_piece(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
-	int workers = x->sync->size, mine = x->sync->rank;
-	struct piece own = worker_piece(s, mine);
+	int workers = x->sync->size, own_rank = x->sync->rank;
+	struct piece own = worker_piece(s, own_rank);
 	scoped_ptr const float **from = xcalloc((size_t)workers, sizeof(*from));
 	for (int i = 0; i < workers; i++) {
 		float *buffer = s->received + i * x->piece_floats;
-		from[i] = i == mine ? floats_of(s, own) : buffer;
-		if (i != mine)
+		from[i] = i == own_rank ? piece_data(s, own) : buffer;
+		if (i != own_rank)
 			decode_piece(s, i, own, buffer);
 	}
 	f->reduce(f->with, s->block, s->result, from, own.n);
 }
 
-/* Starts an all-gather: sends the reduced piece to all. This worker, too, keeps rounded values. */
+/* Reduces this worker's piece, rounds it, and starts to send it to all workers. */
 static void begin_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
@@ -257,16 +256,16 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 	if (s->wire.kind == EDIT_WIRE_SPARSE)
 		return;
 	if (s->wire.kind != EDIT_WIRE_FP32) {
-		wire_pack_random(&s->wire, s->out, s->result, own.at, own.n, f->sync);
+		wire_pack_random(&s->wire, s->out, s->result, own.pos, own.n, f->sync);
 		result = s->out;
 	}
-	result = make_sendable(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
+	result = make_sendable(s, result, wire_bytes(&s->wire, own.pos, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
-		struct piece theirs = worker_piece(s, from);
+		struct piece piece = worker_piece(s, from);
 		send_piece(s, to, own, result, COMM_TAG(EDIT, 1));
-		receive_piece(s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
+		receive_piece(s, from, piece, piece_data(s, piece), COMM_TAG(EDIT, 1));
 	}
 	comm_start(&s->requests);
 }
@@ -279,25 +278,26 @@ static void end_all_gather(struct flight *f, struct slot *s)
 	for (int i = 0; i < x->sync->size && s->wire.kind != EDIT_WIRE_SPARSE; i++)
 		if (i != x->sync->rank)
 			decode_piece(s, i, worker_piece(s, i),
-				floats_of(s, worker_piece(s, i)));
-	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->result, 1, own.n));
+				piece_data(s, worker_piece(s, i)));
+	d->k->copy(d, mat(piece_data(s, own), 1, own.n), mat(s->result, 1, own.n));
 	s->phase = SLOT_FREE;
 }
 
 /* ---- a flight -------------------------------------------------------------------- */
 
-static struct slot *slot_of(const struct flight *f, int block)
+static struct slot *block_slot(const struct flight *f, int block)
 {
 	return &f->x->slots[block % EXCHANGE_SLOTS];
 }
 
-static bool begin_next(struct flight *f)
+/* Starts the reduce-scatter of the next block. Returns false if no slot or no block is left. */
+static bool begin_next_block(struct flight *f)
 {
 	if (f->n_begun == f->n || f->n_begun == f->n_done + EXCHANGE_SLOTS)
 		return false;
-	struct slot *s = slot_of(f, f->n_begun);
+	struct slot *s = block_slot(f, f->n_begun);
 	const struct block *b = &f->blocks[f->n_begun];
-	s->wire = wire_of(f->x, f->kind);
+	s->wire = make_wire(f->x, f->kind);
 	s->block = b;
 	s->v = f->read(f->with, b, f->n_begun % EXCHANGE_SLOTS);
 	f->n_begun++;
@@ -305,11 +305,11 @@ static bool begin_next(struct flight *f)
 	return true;
 }
 
-/* Starts the all-gather of the next block, in order, if its reduce-scatter is complete. */
-static bool gather_next(struct flight *f)
+/* Starts the all-gather of the next block if its reduce-scatter is complete, else returns false. */
+static bool gather_next_block(struct flight *f)
 {
 	for (int i = f->n_done; i < f->n_begun; i++) {
-		struct slot *s = slot_of(f, i);
+		struct slot *s = block_slot(f, i);
 		if (s->phase == SLOT_GATHER)
 			continue;
 		if (!comm_test(&s->requests))
@@ -320,9 +320,10 @@ static bool gather_next(struct flight *f)
 	return false;
 }
 
-static bool end_next(struct flight *f)
+/* Stores the oldest block if its all-gather is complete, else returns false. */
+static bool end_next_block(struct flight *f)
 {
-	struct slot *s = slot_of(f, f->n_done);
+	struct slot *s = block_slot(f, f->n_done);
 	if (f->n_done == f->n_begun || s->phase != SLOT_GATHER ||
 		!comm_test(&s->requests))
 		return false;
@@ -334,34 +335,34 @@ static bool end_next(struct flight *f)
 	return true;
 }
 
-/* Makes progress without waiting. `busy`: kernels poll, so they may call this function again. */
-static void make_progress(void *with)
+/* Makes progress without waiting. Does nothing if a kernel that polls calls it again. */
+static void make_progress(void *arg)
 {
-	struct flight *f = with;
+	struct flight *f = arg;
 	if (f->busy)
 		return;
 	f->busy = true;
-	while (begin_next(f) || gather_next(f) || end_next(f))
+	while (begin_next_block(f) || gather_next_block(f) || end_next_block(f))
 		;
 	f->busy = false;
 }
 
 static void end_flight(struct flight *f)
 {
-	f->over = true;
+	f->ended = true;
 	free(f->tickets);
 	f->tickets = NULL;
 }
 
-/* Enqueues all blocks at once in the stream of the group, where later work follows the receives. */
+/* Enqueues the messages and reductions of all blocks in the stream of the group. */
 static void enqueue_all_blocks(struct flight *f)
 {
 	struct comm *c = f->x->sync;
-	int before = comm_stream_begin(c);
+	int previous_stream = comm_stream_begin(c);
 	f->tickets = xcalloc((size_t)f->n, sizeof(*f->tickets));
 	make_progress(f);
 	BUG_ON(f->n_done < f->n);
-	comm_stream_end(c, before);
+	comm_stream_end(c, previous_stream);
 }
 
 void flight_begin(struct flight *f)
@@ -369,8 +370,8 @@ void flight_begin(struct flight *f)
 	f->n_begun = f->n_done = 0;
 	f->busy = false;
 	f->tickets = NULL;
-	f->over = f->n == 0;
-	if (f->over)
+	f->ended = f->n == 0;
+	if (f->ended)
 		return;
 	if (comm_has_stream(f->x->sync)) {
 		enqueue_all_blocks(f);
@@ -382,14 +383,15 @@ void flight_begin(struct flight *f)
 		flight_wait(f, f->n);
 }
 
+/* The first n blocks of a flight. */
 struct awaited {
 	struct flight *f;
 	int n;
 };
 
-static bool blocks_done(void *with)
+static bool blocks_done(void *arg)
 {
-	struct awaited *a = with;
+	struct awaited *a = arg;
 	make_progress(a->f);
 	return a->f->n_done >= a->n;
 }
@@ -399,7 +401,7 @@ void flight_wait(struct flight *f, int n)
 	struct awaited a = {f, n};
 	const struct comm_what what = {
 		.name = "pieces of the workers", .seq = f->x->sync->seq};
-	if (f->over)
+	if (f->ended)
 		return;
 	if (f->tickets) {
 		if (n > 0)
@@ -409,7 +411,7 @@ void flight_wait(struct flight *f, int n)
 		return;
 	}
 	comm_wait_for(f->x->sync, blocks_done, &a, &what);
-	f->over = f->n_done == f->n;
-	if (f->over)
+	f->ended = f->n_done == f->n;
+	if (f->ended)
 		comm_background_end(make_progress, f);
 }

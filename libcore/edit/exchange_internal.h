@@ -19,27 +19,27 @@ struct wire {
 
 struct wire wire_make(
 	const struct edit_config *c, const struct store *s, struct device *d);
-/* The key of the random numbers of a tensor in a synchronization. */
+/* Returns the key of the random numbers of a tensor in a synchronization. */
 struct philox_key wire_key(uint64_t seed, const struct tensor *t, int64_t sync);
-/* The end of the row that contains float `at` - 1. */
-int64_t wire_row_end(const struct wire *w, int64_t at);
+/* Returns the end of the row that contains float pos - 1. */
+int64_t wire_row_end(const struct wire *w, int64_t pos);
 /* Rounds a matrix in place to values that the format can represent. */
 void wire_round(const struct wire *w, struct mat v);
-/* Bytes of the message for floats [at, at + n), which are whole rows. */
-int64_t wire_bytes(const struct wire *w, int64_t at, int64_t n);
+/* Returns the bytes of the message for floats [pos, pos + n), which are whole rows. */
+int64_t wire_bytes(const struct wire *w, int64_t pos, int64_t n);
 /* Encodes v[n], which must have been rounded. */
-void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n);
+void wire_pack(const struct wire *w, char *out, float *v, int64_t pos, int64_t n);
 /* Rounds v[n] stochastically (without bias) in place, and encodes it. */
 void wire_pack_random(
-	const struct wire *w, char *out, float *v, int64_t at, int64_t n, int64_t sync);
-void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n);
+	const struct wire *w, char *out, float *v, int64_t pos, int64_t n, int64_t sync);
+void wire_unpack(const struct wire *w, float *v, const char *in, int64_t pos, int64_t n);
 
 /* ---- exchange.c: messages between workers ------------------------------------------- */
 
-/* Floats [at, at + n) of one unit, in whole rows, that are exchanged together. */
+/* Floats [pos, pos + n) of one unit, in whole rows, that are exchanged together. */
 struct block {
-	int64_t at, n;
-	int group; /* for the caller's use */
+	int64_t pos, n;
+	int group; /* number of an edit_group */
 };
 
 /* Blocks in flight: one is reduced while the next is received. */
@@ -52,17 +52,16 @@ struct exchange {
 	struct slot *slots;
 };
 
-/* Returns the length of the largest block from `at` to a row end, not beyond `end`. */
-int64_t exchange_cut(
-	const struct wire *w, const struct comm *sync, int64_t at, int64_t end);
-/* Opens an exchange for n blocks. exchange_place() allocates from an arena that may only
- * measure. */
-void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
+/* Returns the length of the largest block from pos to a row end, not beyond `end`. */
+int64_t exchange_block_floats(
+	const struct wire *w, const struct comm *sync, int64_t pos, int64_t end);
+/* Set up an exchange for n blocks, and allocate its buffers from an arena, which may measure. */
+void exchange_init(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n);
-void exchange_place(struct exchange *x, struct arena *a);
-void exchange_close(struct exchange *x);
-/* Bytes that this rank sends for a block. `kind`: the format of the wire, or fp32. */
-int64_t exchange_sent(
+void exchange_allocate(struct exchange *x, struct arena *a);
+void exchange_release(struct exchange *x);
+/* Returns the bytes that this rank sends for a block. `kind`: the format of the wire, or fp32. */
+int64_t exchange_bytes_sent(
 	const struct exchange *x, enum edit_wire kind, const struct block *b);
 
 /* A reduction of n blocks over the workers, in the background, or with NCCL in the stream of the
@@ -74,20 +73,19 @@ struct flight {
 	int64_t sync;
 	const struct block *blocks;
 	int n;
-	/* read: returns the address of a block's floats; write: stores the reduced floats. `slot`:
-	 * index of the block among EXCHANGE_SLOTS in flight. */
-	float *(*read)(void *with, const struct block *b, int slot);
-	void (*write)(void *with, const struct block *b, float *v, int slot);
+	/* read() returns the address of a block's floats, and write() stores the reduced floats.
+	 * `slot`: index of the block among EXCHANGE_SLOTS in flight. */
+	float *(*read)(void *arg, const struct block *b, int slot);
+	void (*write)(void *arg, const struct block *b, float *v, int slot);
 	/* Computes out[n] from the pieces of all workers, from[worker][n]. */
-	void (*reduce)(void *with, const struct block *b, float *out,
+	void (*reduce)(void *arg, const struct block *b, float *out,
 		const float *const *from, int64_t n);
 	void *with;
 	int n_begun, n_done; /* blocks */
-	bool busy, over;
-	uint64_t *tickets; /* [n], with NCCL: a mark after each block */
+	bool busy, ended;    /* make_progress() runs; all blocks are done */
+	uint64_t *tickets;   /* [n], with NCCL: a mark after each block */
 };
 
-/* flight_wait() waits for the first n blocks, with NCCL in the current stream; the last ends
- * it. */
+/* flight_wait() waits for the first n blocks, with NCCL in the current stream. */
 void flight_begin(struct flight *f);
 void flight_wait(struct flight *f, int n);

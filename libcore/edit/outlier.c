@@ -3,17 +3,18 @@
 
 #include <math.h>
 
-void detector_open(struct detector *d, const struct outlier_config *c)
+void detector_init(struct detector *d, const struct outlier_config *c)
 {
 	*d = (struct detector){.z = xcalloc((size_t)c->warmup + 1, sizeof(*d->z))};
 }
 
-void detector_close(struct detector *d)
+void detector_release(struct detector *d)
 {
 	free(d->z);
 	*d = (struct detector){.z = NULL};
 }
 
+/* Returns how many standard deviations x is above the mean; 0 during the warm-up. */
 static double z_score(const struct detector *d, const struct outlier_config *c, double x)
 {
 	double deviation = d->count < 2 ? 0 : sqrt(d->m2);
@@ -37,15 +38,15 @@ static double window_deviation(const struct detector *d, const struct outlier_co
 
 void detector_add(struct detector *d, const struct outlier_config *c, double x)
 {
-	double before = x - d->mean;
-	d->mean += c->alpha * before;
-	d->m2 = (1 - c->alpha) * (d->m2 + c->alpha * before * (x - d->mean));
+	double distance = x - d->mean;
+	d->mean += c->alpha * distance;
+	d->m2 = (1 - c->alpha) * (d->m2 + c->alpha * distance * (x - d->mean));
 	d->count++;
 	if (c->warmup)
 		d->z[(d->count - 1) % c->warmup] = z_score(d, c, x);
 }
 
-bool detector_outlier(struct detector *d, const struct outlier_config *c, double x)
+bool detector_test_and_add(struct detector *d, const struct outlier_config *c, double x)
 {
 	if (!isfinite(x))
 		return true;

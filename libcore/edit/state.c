@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+/* Doubles before the groups, and of each group without its window. */
 enum { HEAD = 4, PER_GROUP = 6 };
 
 int64_t edit_state_size(const struct edit *x)
@@ -38,7 +39,7 @@ static bool is_valid_count(double x)
 	return x >= 0 && x < 0x1p53 && x == floor(x);
 }
 
-/* Is the fragment between edit_begin() and edit_end() after that many local steps? */
+/* Returns true if a fragment is between edit_begin() and edit_end() after that many steps. */
 static bool should_be_in_flight(const struct edit *x, int fragment, int64_t local_steps)
 {
 	for (int64_t i = 0; i < x->c.delay; i++)
@@ -47,29 +48,30 @@ static bool should_be_in_flight(const struct edit *x, int fragment, int64_t loca
 	return false;
 }
 
+/* Restores which fragments are in flight. Rejects changed options if any fragment is. */
 static int restore_in_flight(struct edit *x, const double *head, const double *first,
 	int64_t local_steps, struct err *e)
 {
 	int64_t step = PER_GROUP + x->c.detect.warmup;
-	bool any = false, same = head[1] == (double)x->c.interval &&
-				 head[2] == x->n_fragments &&
-				 head[3] == (double)x->c.delay;
+	bool any_in_flight = false, same_options = head[1] == (double)x->c.interval &&
+						   head[2] == x->n_fragments &&
+						   head[3] == (double)x->c.delay;
 	for (int g = 0; g < x->n_groups; g++)
-		any |= first[g * step + 4] > 0;
-	if (any && !same)
+		any_in_flight |= first[g * step + 4] > 0;
+	if (any_in_flight && !same_options)
 		return err_set(e, EX_USAGE,
-			"a fragment is in flight: resume with --edit-sync-interval %g, "
+			"a fragment of local SGD is in flight: resume with --edit-sync-interval %g, "
 			"--edit-fragments %g and --edit-sync-delay %g",
 			head[1], head[2], head[3]);
-	for (int i = 0; i < x->n_groups && any; i++) {
+	for (int i = 0; i < x->n_groups && any_in_flight; i++) {
 		struct edit_group *g = &x->group[i];
 		const double *in = first + i * step;
 		int f = g->fragment;
 		x->in_flight[f] = should_be_in_flight(x, f, local_steps);
 		if (x->in_flight[f] != (in[4] > 0))
 			return err_set(e, EX_DATAERR,
-				"the state of fragment %d (in flight or not) does not "
-				"match the step",
+				"the state of fragment %d of local SGD (in flight or not) "
+				"contradicts the step; give another checkpoint",
 				f);
 		g->contributed = in[4] < 2;
 		g->excluded = (int)in[5] % 2;
@@ -101,7 +103,7 @@ int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct
 		memcpy(d->z, in + PER_GROUP, (size_t)window * sizeof(*in));
 	}
 	if (!good)
-		return err_set(
-			e, EX_DATAERR, "the state of local SGD has invalid numbers");
+		return err_set(e, EX_DATAERR,
+			"local SGD: its state has an invalid number; give another checkpoint");
 	return restore_in_flight(x, head, head + HEAD, local_steps, e);
 }

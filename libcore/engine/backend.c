@@ -4,19 +4,20 @@
 /* The widest head and the longest row of the residual stream that the GPU kernels support. */
 enum { MAX_HEAD = 256, MAX_DIM = 32768 };
 
-/* Rejects the first option that only CPUs support. */
+/* Rejects a model that only CPUs support. */
 static int check_gpu(const struct train_opts *o, struct err *e)
 {
 	const struct model_config *m = &o->model;
 	const struct mistake mistakes[] = {
 		{(m->head_dim ? m->head_dim : m->dim / max64(1, m->heads)) > MAX_HEAD,
-			"heads of more than 256 channels are for CPUs"},
+			"heads of more than 256 channels are supported on CPUs only"},
 		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Rejects the first option that only GPUs support. */
 static int check_cpu(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
@@ -57,7 +58,7 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 	if (*kind != DEVICE_CPU && check_gpu(o, &cpu_only)) {
 		if (*kind == DEVICE_CUDA)
 			return err_set(e, EX_USAGE,
-				"device cuda: %s: change that, or give --device cpu",
+				"device cuda: %s; change that option, or give --device cpu",
 				cpu_only.msg);
 		*kind = DEVICE_CPU;
 	}
@@ -79,21 +80,21 @@ int64_t backend_threads(int64_t wanted)
 void backend_count_sharers(struct train_opts *o, struct comm *all)
 {
 	enum device_kind kind;
-	bool none = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
-	o->resolved.gpu_sharers = none ? 0 : comm_gpu_sharers(all);
+	bool on_cpu = backend_choose(o, &kind, &(struct err){0}) || kind == DEVICE_CPU;
+	o->resolved.gpu_sharers = on_cpu ? 0 : comm_gpu_sharers(all);
 }
 
 int backend_open(struct train_opts *o, struct device *d, struct err *e)
 {
 	enum device_kind kind;
-	const struct device_options how = {.threads = (int)o->threads,
+	const struct device_options options = {.threads = (int)o->threads,
 		.exact = o->numerics == NUMERICS_EXACT,
 		.measure = gemm_algorithms_measured(o),
 		.memory_bytes = o->memory,
 		.ranks = comm_place()->local_size,
 		.rank = comm_place()->local_rank,
 		.sharers = o->resolved.gpu_sharers};
-	if (backend_choose(o, &kind, e) || device_open(d, kind, &how, e))
+	if (backend_choose(o, &kind, e) || device_open(d, kind, &options, e))
 		return -1;
 	o->device = d->discrete ? DEVICE_CUDA : DEVICE_CPU;
 	if (backend_choose(o, &kind, e)) { /* --device auto has become the CPU */
@@ -107,8 +108,8 @@ int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e)
 {
 	enum device_kind kind;
-	bool all = comm_min_i64(world, d->discrete);
-	if (all || !d->discrete)
+	bool all_discrete = comm_min_i64(world, d->discrete);
+	if (all_discrete || !d->discrete)
 		return 0;
 	device_close(d);
 	device_open_cpu(d, (int)o->threads);

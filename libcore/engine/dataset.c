@@ -7,13 +7,14 @@
 /* Returns the files of a data-parallel rank, which is counted over all workers. */
 static struct strs files_of_rank(const struct train_opts *o, int rank, int ranks)
 {
-	struct strs mine = {0};
+	struct strs files = {0};
 	for (int64_t i = 0; i < o->data.n; i++)
 		if (!o->data_per_rank || i % ranks == rank)
-			strs_add(&mine, o->data.v[i]);
-	return mine;
+			strs_add(&files, o->data.v[i]);
+	return files;
 }
 
+/* Opens the files of this rank, if it reads data. */
 static int open_corpus(struct dataset *d, const struct train_opts *o,
 	const struct comm *world, struct err *e)
 {
@@ -30,18 +31,18 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE,
-			"data-per-rank: %d ranks need as many files; %lld given", ranks,
-			(long long)o->data.n);
-	int how = (o->data_per_rank ? CORPUS_SOME : 0) |
-		  (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
-	rc = rc || corpus_open(&d->corpus, &files, how, e);
+			"data-per-rank: %d ranks need as many files; the run has %lld",
+			ranks, (long long)o->data.n);
+	int flags = (o->data_per_rank ? CORPUS_SOME : 0) |
+		    (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
+	rc = rc || corpus_open(&d->corpus, &files, flags, e);
 	strs_free(&files);
 	return rc;
 }
 
-/* Rank 0 describes the data to the ranks that do not read. */
+/* Collective. Broadcasts rank 0's description of the data. Rejects other data on a reader. */
 static int broadcast_description(
-	struct dataset *d, bool own, struct comm *world, struct err *e)
+	struct dataset *d, bool own_files, struct comm *world, struct err *e)
 {
 	scoped_str packed = {0}, chat = {0};
 	if (d->corpus) {
@@ -56,22 +57,22 @@ static int broadcast_description(
 	struct {
 		int64_t tokens[N_SPLITS];
 		uint64_t hash, vocab;
-	} first = {{d->tokens[0], d->tokens[1]}, d->hash, vocab};
-	comm_bcast(world, &first, sizeof(first), 0);
-	if (d->corpus && first.vocab != vocab)
+	} rank0 = {{d->tokens[0], d->tokens[1]}, d->hash, vocab};
+	comm_bcast(world, &rank0, sizeof(rank0), 0);
+	if (d->corpus && rank0.vocab != vocab)
 		err_set(e, EX_DATAERR,
 			"%s: its vocabulary differs from rank 0's: " ONE_VOCABULARY,
 			d->file);
-	else if (d->corpus && !own && first.hash != d->hash)
+	else if (d->corpus && !own_files && rank0.hash != d->hash)
 		err_set(e, EX_DATAERR,
-			"the data of this rank differ from rank 0's; --data-per-rank allows that");
+			"the data of this rank differ from rank 0's; give the same data, or --data-per-rank");
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &packed, 0);
 	comm_bcast_str(world, &chat, 0);
 	if (!d->corpus) {
-		memcpy(d->tokens, first.tokens, sizeof(d->tokens));
-		d->hash = first.hash;
+		memcpy(d->tokens, rank0.tokens, sizeof(d->tokens));
+		d->hash = rank0.hash;
 	}
 	if (tokenizer_unpack(&d->tokenizer, &packed, e))
 		return -1;
@@ -80,7 +81,7 @@ static int broadcast_description(
 	return 0;
 }
 
-/* Warns if the vocabulary of the data has another size than the model's: a preset may belong to
+/* Warns if the vocabularies of the data and the model differ in size: a preset may belong to
  * another tokenizer, and the tokenizer of --init-from may be unknown. */
 static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
 {
@@ -98,6 +99,7 @@ static void compare_vocabularies(const struct dataset *d, const struct train_opt
 			(long long)has, (long long)wants, (long long)has, (long long)has);
 }
 
+/* Warns if the samples of a run are not the windows of its data. */
 static void compare_windows(const struct dataset *d, const struct train_opts *o)
 {
 	if (d->window && o->model.context != d->window)

@@ -47,7 +47,7 @@ enum { STEP_VOTES = 4 };
 
 /* The results of a step that the host reads. */
 struct step_report {
-	struct step_end of;
+	struct step_end results;
 	int64_t vote[STEP_VOTES]; /* with NCCL; else the host sums them */
 };
 
@@ -56,12 +56,12 @@ struct peers {
 	void *with;
 	int n; /* workers */
 	/* Sums a piece of a gradient over the workers, as store.add_workers. */
-	void (*add)(void *with, int64_t *sum, int64_t n);
+	void (*add)(void *arg, int64_t *sum, int64_t n);
 	/* Divides the sums by the number of workers. */
-	void (*mean_gradient)(void *with);
+	void (*mean_gradient)(void *arg);
 	/* The maximum of an integer, and sums of n integers. */
-	int64_t (*largest)(void *with, int64_t mine);
-	void (*sum)(void *with, int64_t *v, int64_t n);
+	int64_t (*largest)(void *arg, int64_t v);
+	void (*sum)(void *arg, int64_t *v, int64_t n);
 };
 
 /* Functions for numbers of the run around the trainer that checkpoints keep, too. */
@@ -120,7 +120,7 @@ struct trainer {
 		int64_t n_eager;       /* steps before the capture */
 		int64_t read, written; /* bytes of offloaded state per step */
 	} graph;
-	void (*before_update)(void *with); /* may read the gradients; NULL: none */
+	void (*before_update)(void *arg); /* may read the gradients; NULL: none */
 	void *before_update_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */
 	struct trainer_copy {
@@ -131,8 +131,7 @@ struct trainer {
 	} copy;
 	const struct peers *peers;	     /* NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
-	ckpt_opener *
-		open_model; /* opens the model that a new run begins with; NULL: ckpt_open() */
+	ckpt_opener *open_model; /* opens the model of a new run; NULL: ckpt_open() */
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;

@@ -9,7 +9,7 @@
 
 enum { MAX_BYTES = 1 << 20 };
 
-/* Is --gemm-algorithms this keyword, not a file? */
+/* Returns true if --gemm-algorithms is this keyword, not a file. */
 static bool is_word(const struct train_opts *o, const char *word)
 {
 	return o->algorithms && !strcmp(o->algorithms, word);
@@ -36,15 +36,15 @@ static void append_checkpoint_algorithms(const char *name, struct str *out)
 static int read_algorithms(const struct train_opts *o, const char *from, struct str *path,
 	struct str *text, struct err *e)
 {
-	bool named = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
-	if (named)
+	bool is_file = o->algorithms && !is_word(o, "measure") && !is_word(o, "first");
+	if (is_file)
 		str_puts(path, o->algorithms);
 	else if (from)
 		append_checkpoint_algorithms(from, path);
-	if (!named && !(from && file_exists(path->s)))
+	if (!is_file && !(from && file_exists(path->s)))
 		return 0;
 	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
-		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+		err_set(e, EX_DATAERR, "%s: the file is empty", path->s);
 	return e->code ? -1 : 0;
 }
 
@@ -65,21 +65,20 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	return comm_agree(all, e);
 }
 
-/* The first rank with a shape chooses its algorithm: the last stage has shapes that rank 0
- * lacks. */
+/* Lets the first rank with a shape choose its algorithm, since no rank has all shapes. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
-	scoped_str mine = {0}, text = {0};
+	scoped_str own_text = {0}, text = {0};
 	int rc = 0;
 	if (!t->d.discrete || !gemm_algorithms_measured(&t->o) || all->size == 1)
 		return 0;
 	step_autotune(t);
-	device_algorithms(&t->d, &mine);
+	device_algorithms(&t->d, &own_text);
 	device_forget_algorithms(&t->d);
 	for (int r = 0; r < all->size; r++) {
 		str_clear(&text);
 		if (r == all->rank)
-			str_add(&text, mine.s, mine.len);
+			str_add(&text, own_text.s, own_text.len);
 		comm_bcast_str(all, &text, r);
 		rc = rc ? rc : device_set_algorithms(&t->d, text.s, e);
 	}

@@ -4,13 +4,13 @@
 struct store *inference_store(
 	struct model *m, struct device *d, struct mesh *mesh, struct arena *memory)
 {
-	int here = m->tp / mesh->degree[AXIS_TP];
+	int n = m->tp / mesh->degree[AXIS_TP];
 	struct store_config c = {.mesh = mesh,
 		.device = d,
 		.tensors = m->tensors,
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
-		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here},
+		.part = {.n = m->tp, .first = mesh->coord[AXIS_TP] * n, .local = n},
 		.chunks = m->cp,
 		.microbatches = {.ranks = mesh->degree[AXIS_FSDP]},
 		.zero = mesh->degree[AXIS_FSDP] > 1 ? 3 : 0};
@@ -18,6 +18,7 @@ struct store *inference_store(
 	return store_open(&c, memory);
 }
 
+/* Opens the store of a mesh in memory of its size. */
 static void allocate_parameters(struct inference *x, struct device *d)
 {
 	struct arena size;
@@ -55,14 +56,14 @@ void inference_close(struct inference *x)
 
 /* ---- tensors of a checkpoint, into the store of a model ------------------------------ */
 
-/* Padding rows of a vocabulary are never used, so a file may have more or fewer of them. */
+/* Returns true if a tensor of a file fits the model. Padding of a vocabulary may differ. */
 static bool same_shape(const struct ckpt *c, const struct model *m, int tensor,
 	const struct ckpt_tensor *f)
 {
 	const struct tensor *t = &m->tensors[tensor];
-	bool padded = c->tokenizer.kind && (t == m->tokens || t == m->output);
-	bool rows = padded ? f->dims[0] >= m->c.vocab : f->dims[0] == t->dims[0];
-	return f->ndim == t->ndim && rows && (t->ndim == 1 || f->dims[1] == t->dims[1]);
+	bool is_padded = c->tokenizer.kind && (t == m->tokens || t == m->output);
+	bool fits = is_padded ? f->dims[0] >= m->c.vocab : f->dims[0] == t->dims[0];
+	return f->ndim == t->ndim && fits && (t->ndim == 1 || f->dims[1] == t->dims[1]);
 }
 
 int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
@@ -72,20 +73,20 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 		int k = ckpt_find(c, t->name);
 		if (k < 0)
 			return err_set(e, EX_DATAERR,
-				"%s: tensor %s is missing: it is another model", c->path,
-				t->name);
+				"%s: tensor %s is missing; the file holds another model",
+				c->path, t->name);
 		const struct ckpt_tensor *f = &c->tensors[k];
 		if (!same_shape(c, m, i, f))
 			return err_set(e, EX_DATAERR,
-				"%s: %s is [%lld, %lld], not [%lld, %lld]: it is another model",
+				"%s: %s is [%lld, %lld], not [%lld, %lld]; the file holds another model",
 				c->path, t->name, (long long)f->dims[0],
 				(long long)f->dims[1], (long long)t->dims[0],
 				(long long)t->dims[1]);
 	}
 	if (c->n_tensors != m->n_tensors)
 		return err_set(e, EX_DATAERR,
-			"%s: has %d tensors, not %d: it is another model", c->path,
-			c->n_tensors, m->n_tensors);
+			"%s: has %d tensors, not %d; the file holds another model",
+			c->path, c->n_tensors, m->n_tensors);
 	return 0;
 }
 
@@ -94,12 +95,12 @@ static int read_rows(const struct ckpt *c, int group, const struct tensor *t, in
 	int64_t n, float *out, struct err *e)
 {
 	int k = ckpt_find(c, t->name);
-	int64_t width = tensor_width(t), has = c->tensors[k].dims[0] - row;
-	has = max64(0, min64(n, has));
-	memset(out + has * width, 0, (size_t)((n - has) * width) * sizeof(*out));
+	int64_t width = tensor_width(t), n_in = c->tensors[k].dims[0] - row;
+	n_in = max64(0, min64(n, n_in));
+	memset(out + n_in * width, 0, (size_t)((n - n_in) * width) * sizeof(*out));
 	if (t->frozen) /* a checkpoint has only its parameters */
 		group = CKPT_MODEL;
-	return has ? ckpt_read_rows(c, group, k, row, has, out, e) : 0;
+	return n_in ? ckpt_read_rows(c, group, k, row, n_in, out, e) : 0;
 }
 
 /* Reads rows of a tensor from the file, or receives them from rank 0, which has read them. */

@@ -3,7 +3,7 @@
 
 /* ---- from options to degrees ----------------------------------------------------- */
 
-/* --dp is -1 by default; it becomes 1 if another axis is -1 and takes the remaining ranks. */
+/* Resolves an axis of -1. --dp is -1 by default; it becomes 1 if another axis is -1. */
 int layout_degrees(
 	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
 {
@@ -28,12 +28,12 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* ZeRO 1 and 2 keep the whole model in memory, so parameters cannot be offloaded. */
+/* Rejects offloaded parameters with ZeRO 1 and 2, which keep the whole model in memory. */
 static int check_offload(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->resolved.degree;
-	bool whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
-	if (!offloads_params((enum offload)o->offload) || o->zero == 3 || whole)
+	bool is_whole = o->zero == 0 || degree[AXIS_FSDP] * degree[AXIS_CP] == 1;
+	if (!offloads_params((enum offload)o->offload) || o->zero == 3 || is_whole)
 		return 0;
 	bool all = o->offload == OFFLOAD_ALL;
 	return err_set(e, EX_USAGE,
@@ -42,12 +42,13 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
 }
 
-/* May a resumed run change its arithmetic if its layout needs that? state.c reports the change. */
+/* Returns true if a resumed run may change its arithmetic for its layout (state.c reports it). */
 static bool may_change_arithmetic(const struct train_opts *o)
 {
 	return o->resume && !o->resume_exact;
 }
 
+/* Rejects virtual degree n if it is not a multiple of the ranks of its axis. */
 static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 {
 	if (n % ranks == 0)
@@ -59,6 +60,7 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 		axis_names[a], (long long)round_up(n, ranks));
 }
 
+/* Checks a virtual degree, which a resumed run may first round up to its ranks. */
 static int fit_virtual(
 	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {
@@ -68,7 +70,7 @@ static int fit_virtual(
 	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
 }
 
-/* Returns the smallest number of pieces >= least that model and tp ranks allow; 0: none. */
+/* Returns the smallest --tile >= least that model and tp ranks allow; 0: none. */
 static int64_t find_tile(const struct train_opts *o, int64_t least)
 {
 	int ranks = o->resolved.degree[AXIS_TP];
@@ -89,6 +91,7 @@ static int64_t find_tile(const struct train_opts *o, int64_t least)
 	return 0;
 }
 
+/* Rejects --tile with a reason, and suggests the next larger value. */
 static int reject_tile(
 	const struct train_opts *o, const char *why, int64_t least, struct err *e)
 {
@@ -101,8 +104,8 @@ static int reject_tile(
 	return err_set(e, EX_USAGE, "tile %s; give --tile %lld", why, (long long)n);
 }
 
-/* Resolves --tile, whose pieces are virtual slices: it is --virtual tp, or sets its default. */
-static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
+/* Sets the virtual tp from --tile, since its pieces are virtual slices, or from the ranks of tp. */
+static int resolve_tile_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
 {
 	int ranks = o->resolved.degree[AXIS_TP];
 	char why[64];
@@ -129,7 +132,7 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	int64_t tp = 0, cp = o->resolved.degree[AXIS_CP];
 	struct str text = {0};
 	if (model_parse_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
-		resolve_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
+		resolve_tile_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
 		fit_virtual(o, AXIS_CP, &cp, e))
 		return -1;
 	str_printf(&text, "tp=%lld,cp=%lld", (long long)tp, (long long)cp);
@@ -141,10 +144,10 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 static int check_tile(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->resolved.degree;
-	bool gathers = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
+	bool gathers_params = o->zero == 3 && degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
-		{!offloads_params((enum offload)o->offload) && !gathers,
+		{!offloads_params((enum offload)o->offload) && !gathers_params,
 			"tile needs parameters that are gathered or offloaded; give --fsdp with "
 			"--zero 3, or --offload params"},
 		{o->reshard == RESHARD_NO, "tile frees parameters after use, but "
@@ -244,9 +247,9 @@ int layout_data_ranks(const struct train_opts *o)
 
 int layout_data_rank(const int degree[N_AXES], int rank)
 {
-	int at[N_AXES];
-	mesh_coordinates(degree, rank, at);
-	return microbatches_rank(degree, at);
+	int coord[N_AXES];
+	mesh_coordinates(degree, rank, coord);
+	return microbatches_rank(degree, coord);
 }
 
 static int check_micro_batches(const struct train_opts *o, struct err *e)
@@ -266,18 +269,18 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 		o->edit.workers > 1 ? " per worker" : "", (long long)o->micro_batch);
 }
 
-/* With fewer key/value heads than virtual slices, several slices use one head. These slices
- * must be on one rank, or fill whole ranks. */
+/* Checks that the virtual slices that use one key/value head are on one rank, or fill whole ranks.
+ * With fewer heads than slices, several slices use one head. */
 static int check_kv_heads(int ranks, const struct model *m, struct err *e)
 {
-	int64_t here = m->tp / ranks, heads = m->c.kv_heads;
+	int64_t per_rank = m->tp / ranks, heads = m->c.kv_heads;
 	int64_t per_head = heads < m->tp ? m->tp / heads : 1;
-	if (here % per_head == 0 || per_head % here == 0)
+	if (per_rank % per_head == 0 || per_head % per_rank == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"tp is %d: a rank would have %lld virtual slices, but each of the %lld kv-heads "
 		"is used by %lld slices: one must be a multiple of the other",
-		ranks, (long long)here, (long long)heads, (long long)per_head);
+		ranks, (long long)per_rank, (long long)heads, (long long)per_head);
 }
 
 int layout_check_tp(int ranks, const struct model *m, struct err *e)
@@ -286,7 +289,7 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e)
 										      : 0;
 }
 
-/* With a smaller eps, the rounding of a sum of thousands of leaves shows, see pt(7). */
+/* Minimum eps. With less, the rounding of a sum of thousands of leaves shows, see pt(7). */
 static const double MIN_EPS = 1e-10;
 
 void layout_warn(const struct train_opts *o)
@@ -358,6 +361,7 @@ int *layout_split(const struct model *m, int n, bool even)
 	return first;
 }
 
+/* Returns true if a pipeline stage uses a tensor. */
 static bool stage_uses(
 	const struct model *m, const struct stage *s, const struct tensor *t)
 {
@@ -368,20 +372,21 @@ static bool stage_uses(
 	return t->unit - 1 >= s->first && t->unit - 1 < s->end;
 }
 
+/* Assigns this rank's pipeline stages and their tensors. */
 static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, const struct model *m)
 {
-	int ranks = mesh->degree[AXIS_PP], all = ranks * (int)o->pp_stages;
+	int ranks = mesh->degree[AXIS_PP], total_stages = ranks * (int)o->pp_stages;
 	l->n_stages = (int)o->pp_stages;
 	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
-	scoped_ptr int *first = layout_split(m, all, o->pp_split == SPLIT_EVEN);
+	scoped_ptr int *first = layout_split(m, total_stages, o->pp_split == SPLIT_EVEN);
 	for (int i = 0; i < l->n_stages; i++) {
-		int number = schedule_rank_stage(
-			(enum schedule_kind)o->pp_schedule, ranks, mesh->at[AXIS_PP], i);
+		int number = schedule_rank_stage((enum schedule_kind)o->pp_schedule,
+			ranks, mesh->coord[AXIS_PP], i);
 		l->stages[i] = (struct stage){.first = first[number],
 			.end = first[number + 1],
 			.embeds = number == 0,
-			.heads = number == all - 1};
+			.heads = number == total_stages - 1};
 	}
 	if (ranks == 1)
 		return;
@@ -395,10 +400,10 @@ static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, struct model *m)
 {
-	int here = m->tp / mesh->degree[AXIS_TP];
+	int n = m->tp / mesh->degree[AXIS_TP];
 	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
 		.data_rank = layout_data_rank(o->resolved.degree, mesh->world->rank),
-		.part = {.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here}};
+		.part = {.n = m->tp, .first = mesh->coord[AXIS_TP] * n, .local = n}};
 	assign_stages(l, o, mesh, m);
 	tensors_place(m->tensors, m->n_tensors, &l->part);
 }

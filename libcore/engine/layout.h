@@ -40,8 +40,7 @@ struct rank_layout {
 	int n_stages;
 };
 
-/* Assigns stages, tensors and micro-batches to the rank at this position of the mesh, and sets
- * the model's tensors to this rank's part. */
+/* Assigns stages, tensors and micro-batches to a rank, and places the model's tensors. */
 void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	const struct mesh *mesh, struct model *m);
 void layout_free(struct rank_layout *l);

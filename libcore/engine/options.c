@@ -756,27 +756,27 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-/* For the manual: by group, the options that are saved with a run. */
+/* Prints the options that are saved with a run, by group, for the manual. */
 static void list_saved(FILE *f)
 {
-	const struct opt *group = NULL, *said = NULL;
+	const struct opt *group = NULL, *listed_group = NULL;
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (const struct opt *t = options; t->type != OPT_END; t++) {
 		if (t->type == OPT_GROUP)
 			group = t;
 		if (t->type == OPT_GROUP || !(t->flags & OPT_RUN))
 			continue;
-		if (said == group)
+		if (listed_group == group)
 			fputs(" ,\n", f);
 		else
-			fprintf(f, "%s.It %s\n", said ? "\n" : "", group->name);
+			fprintf(f, "%s.It %s\n", listed_group ? "\n" : "", group->name);
 		fprintf(f, ".Fl -%s", t->name);
-		said = group;
+		listed_group = group;
 	}
 	fputs("\n.El\n", f);
 }
 
-static void generate(int kind, FILE *f)
+static void print_manual_list(int kind, FILE *f)
 {
 	(kind ? options_man_absent : list_saved)(f);
 }
@@ -791,6 +791,6 @@ const struct program train_program = {
 	.operands = ".h5",
 	.settings = true,
 	.answers = train_answers,
-	.generate = generate,
+	.generate = print_manual_list,
 	.kinds = (const char *const[]){"saved", "absent", NULL},
 };

@@ -67,6 +67,7 @@ static int check_peak(const struct train_opts *o, struct err *e)
 		o->peak_flops);
 }
 
+/* Rejects options that exclude each other. */
 static int check_pairs(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
@@ -96,7 +97,7 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* By default, a batch has 8 or more micro-batches, so that up to 8 ranks give equal bits. */
+/* Returns the default: 8 or more micro-batches, so that up to 8 ranks give equal bits. */
 static int64_t default_micro_batch(int64_t batch)
 {
 	int64_t n = max64(1, batch / 8);
@@ -105,7 +106,7 @@ static int64_t default_micro_batch(int64_t batch)
 	return n;
 }
 
-/* Norms rise with the learning rate, so by default outlier detection begins after its warmup. A
+/* Raises the default of --edit-ewma-warmup to the learning rate's warmup, in which norms rise. A
  * resumed run keeps the value that it was started with. */
 static void cover_warmup(struct train_opts *o)
 {
@@ -194,7 +195,7 @@ int options_parse_steps(const struct train_opts *o, const char *option, const ch
 			"%s '%s': give the first step and the last, as in 10:12", option,
 			text);
 	if (*first > o->steps)
-		return err_set(e, EX_USAGE, "%s '%s': the run has %lld steps", option,
-			text, (long long)o->steps);
+		return err_set(e, EX_USAGE, "%s '%s': the run has only %lld steps",
+			option, text, (long long)o->steps);
 	return 0;
 }

@@ -34,18 +34,17 @@ struct pipe_stage {
 	struct comm *in[N_DIRECTIONS], *out[N_DIRECTIONS];
 	int64_t n_slots, n_grads;
 	struct slot *slot;
-	struct block_grads *
-		*grads; /* [n_grads]: kept between the two parts of a backward */
+	struct block_grads **grads; /* [n_grads], between the parts of a backward */
 };
 
 /* ---- setup ----------------------------------------------------------------------- */
 
-static struct pipe_stage *stage_of(const struct pipe *x, int number)
+static struct pipe_stage *find_stage(const struct pipe *x, int number)
 {
 	return &x->stages[number / x->schedule->ranks];
 }
 
-/* Does this rank have the stage? False beyond the ends of the pipeline. */
+/* Returns true if this rank has the stage; false beyond the ends of the pipeline. */
 static bool has_stage(const struct pipe *x, int number)
 {
 	return number >= 0 && number < schedule_stages(x->schedule) &&
@@ -55,11 +54,11 @@ static bool has_stage(const struct pipe *x, int number)
 /* Returns the group for messages in direction d; each neighbor has its own groups. */
 static struct mesh_part link_between(int ranks, int from, int to, enum direction d)
 {
-	bool next = (from + 1) % ranks == to;
-	int way = next ? (int)d : N_DIRECTIONS + (int)d;
-	BUG_ON(!next && (to + 1) % ranks != from);
+	bool is_next = (from + 1) % ranks == to;
+	int way = is_next ? (int)d : N_DIRECTIONS + (int)d;
+	BUG_ON(!is_next && (to + 1) % ranks != from);
 	return (struct mesh_part){.axes = AXIS_BIT(AXIS_PP),
-		.pp_links = mesh_link(ranks, next ? from : to, way)};
+		.pp_links = mesh_link(ranks, is_next ? from : to, way)};
 }
 
 /* Collective. Creates and connects the groups between stages. */
@@ -77,9 +76,9 @@ static void open_links(struct pipe *x, struct mesh *mesh)
 			mesh_group(mesh, link_between(s->ranks, sender, receiver, d));
 		comm_connect(c); /* not while a stage waits */
 		if (has_stage(x, from))
-			stage_of(x, from)->out[d] = c;
+			find_stage(x, from)->out[d] = c;
 		if (has_stage(x, to))
-			stage_of(x, to)->in[d] = c;
+			find_stage(x, to)->in[d] = c;
 	}
 }
 
@@ -144,7 +143,7 @@ bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live)
 	return true;
 }
 
-static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
+static struct slot *find_slot(const struct pipe_stage *y, int64_t micro)
 {
 	return &y->slot[micro % y->n_slots];
 }
@@ -178,24 +177,24 @@ static void receive_from_stage(
 	comm_post(&o->in[d]);
 }
 
-/* Copies the output of the previous stage, if that is on this rank. */
+/* Copies the output of the previous stage to the input, if that stage is on this rank. */
 static void copy_input(
 	struct pipe *x, const struct pipe_stage *y, int64_t micro, struct slot *o)
 {
 	if (!has_stage(x, y->number - 1))
 		return;
-	const struct slot *from = slot_of(stage_of(x, y->number - 1), micro);
-	x->pass->d->k->copy(x->pass->d, o->acts.x_in, from->acts.x_out);
+	const struct slot *previous = find_slot(find_stage(x, y->number - 1), micro);
+	x->pass->d->k->copy(x->pass->d, o->acts.x_in, previous->acts.x_out);
 }
 
-/* Copies the gradient to the previous stage, if that is on this rank. */
+/* Copies the gradient to the previous stage, if that stage is on this rank. */
 static void copy_gradient(
 	struct pipe *x, const struct pipe_stage *y, int64_t micro, const struct slot *o)
 {
 	if (!has_stage(x, y->number - 1))
 		return;
-	const struct slot *to = slot_of(stage_of(x, y->number - 1), micro);
-	x->pass->d->k->copy(x->pass->d, to->acts.dx, o->acts.dx);
+	const struct slot *previous = find_slot(find_stage(x, y->number - 1), micro);
+	x->pass->d->k->copy(x->pass->d, previous->acts.dx, o->acts.dx);
 }
 
 static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
@@ -212,13 +211,13 @@ static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
-		receive_from_stage(x, y, slot_of(y, micro), DOWNSTREAM);
+		receive_from_stage(x, y, find_slot(y, micro), DOWNSTREAM);
 }
 
 /* Makes progress on transfers while this rank computes. */
-static void poll_transfers(void *with)
+static void poll_transfers(void *arg)
 {
-	struct pipe *x = with;
+	struct pipe *x = arg;
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			for (int d = 0; d < N_DIRECTIONS; d++) {
@@ -253,10 +252,11 @@ static void end_transfers(struct pipe *x)
 
 /* ---- actions --------------------------------------------------------------------- */
 
+/* Runs a forward, after its input has arrived, and sends the output to the next stage. */
 static void run_forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	struct pass *p = x->pass;
-	struct slot *o = slot_of(y, micro);
+	struct slot *o = find_slot(y, micro);
 	if (!p->micro.empty) {
 		wait_for_transfer(x, &o->out[DOWNSTREAM]);
 		wait_for_transfer(x, &o->out[UPSTREAM]);
@@ -283,18 +283,18 @@ static void run_backward(
 	struct pipe *x, struct pipe_stage *y, int64_t micro, enum action_kind kind)
 {
 	struct pass *p = x->pass;
-	struct slot *o = slot_of(y, micro);
-	bool first = kind != ACTION_BACKWARD_W, last = kind != ACTION_BACKWARD_X;
-	if (first && !p->micro.empty)
+	struct slot *o = find_slot(y, micro);
+	bool is_first = kind != ACTION_BACKWARD_W, is_last = kind != ACTION_BACKWARD_X;
+	if (is_first && !p->micro.empty)
 		wait_for_transfer(x, &o->in[UPSTREAM]);
 	trace_begin(kind == ACTION_BACKWARD_W	? "backward of weights, micro-batch"
 		    : kind == ACTION_BACKWARD_X ? "backward of inputs, micro-batch"
 						: "backward, micro-batch",
 		micro);
 	device_timer_start(p->d, TIMER_BACKWARD);
-	if (first && last)
+	if (is_first && is_last)
 		model_backward(p, &y->st, &o->acts);
-	else if (first)
+	else if (is_first)
 		model_backward_x(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
 	else
 		model_backward_w(p, &y->st, &o->acts, y->grads[micro % y->n_grads]);
@@ -302,18 +302,18 @@ static void run_backward(
 	trace_end();
 	if (p->micro.empty)
 		return;
-	if (first) {
+	if (is_first) {
 		copy_gradient(x, y, micro, o);
 		send_to_stage(x, y, o, UPSTREAM);
 	}
-	if (last)
+	if (is_last)
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* Starts the receive that the action needs, if its slot is free. */
+/* Starts the receive that an action needs, if its slot is free. */
 static void start_receive(struct pipe *x, const struct action *a)
 {
-	struct slot *o = slot_of(stage_of(x, a->stage), a->micro);
+	struct slot *o = find_slot(find_stage(x, a->stage), a->micro);
 	enum direction d = a->kind == ACTION_FORWARD ? DOWNSTREAM : UPSTREAM;
 	if (a->kind != ACTION_BACKWARD_W && a->micro < x->n && o->in[d].c)
 		comm_start(&o->in[d]);
@@ -329,7 +329,7 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 		if (a->kind == ACTION_BACKWARD_W && x->pass->recompute == RECOMPUTE_NONE)
 			continue;
 		int unit = stage_first_unit(
-			x->pass, &stage_of(x, a->stage)->st, a->kind != ACTION_FORWARD);
+			x->pass, &find_stage(x, a->stage)->st, a->kind != ACTION_FORWARD);
 		if (unit >= 0)
 			return unit;
 	}
@@ -354,7 +354,7 @@ static void load_micro_batch(struct pipe *x, const struct pipe_input *in, int64_
 void pipe_step(struct pipe *x, const struct pipe_input *in)
 {
 	const struct schedule *s = x->schedule;
-	const struct action *all = s->rank[x->axis->rank];
+	const struct action *actions = s->rank[x->axis->rank];
 	double start = clock_seconds();
 	BUG_ON(in->n > s->n_micro);
 	x->pass->micro.train = true;
@@ -362,8 +362,8 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	device_timer_start(x->pass->d, TIMER_OTHER);
 	begin_transfers(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
-		const struct action *a = &all[i];
-		struct pipe_stage *y = stage_of(x, a->stage);
+		const struct action *a = &actions[i];
+		struct pipe_stage *y = find_stage(x, a->stage);
 		load_micro_batch(x, in, a->micro);
 		start_receive(x, a);
 		if (i + 1 < s->n[x->axis->rank])
@@ -402,7 +402,7 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in)
 		load_micro_batch(x, in, s->rank[rank][i].micro);
 }
 
-/* Repeats the forwards of the schedule until all rounds are done. */
+/* Repeats the forwards of the schedule, n_micro rounds at a time, until all rounds are done. */
 void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 {
 	const struct schedule *s = x->schedule;
@@ -416,7 +416,7 @@ void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 			if (a->kind != ACTION_FORWARD || first + a->micro >= rounds)
 				continue;
 			load_micro_batch(x, in, first + a->micro);
-			run_forward(x, stage_of(x, a->stage), first + a->micro);
+			run_forward(x, find_stage(x, a->stage), first + a->micro);
 		}
 	}
 	end_transfers(x);

@@ -17,7 +17,7 @@ struct pipe {
 	double waited;		  /* seconds of waiting for other stages */
 	double seconds;		  /* duration of the whole step */
 	/* Called after every action of a step; may be NULL. */
-	void (*done)(void *with, const struct action *a);
+	void (*done)(void *arg, const struct action *a);
 	void *with;
 };
 

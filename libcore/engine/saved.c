@@ -1,5 +1,4 @@
-/* Checks the options and the progress in a checkpoint. Programs that do not train use this too,
- * so it calls neither the trainer nor MPI. */
+/* Checks the options and the progress in a checkpoint, without the trainer and without MPI. */
 #include "engine/state.h"
 
 /* Returns the samples that slow workers have skipped; -1: not recorded; INT64_MAX: impossible. */
@@ -11,8 +10,8 @@ static int64_t unseen_samples(const struct ckpt *c)
 	return n >= 0 && n <= (double)c->info.samples ? (int64_t)n : INT64_MAX;
 }
 
-/* Does the number of tokens match the number of samples? Slow workers skip samples. A checkpoint
- * with only parameters, which pt-ckpt can make from any run, does not record how many. */
+/* Returns true if the number of tokens matches the number of samples. Slow workers skip samples; a
+ * checkpoint with only parameters, which pt-ckpt makes from any run, does not record how many. */
 static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 {
 	const struct ckpt_info *i = &c->info;
@@ -26,7 +25,7 @@ static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 }
 
 /* Makes the model of these options with a single layer, since the number of layers in a file is
- * not trusted. *of_layer: the number of tensors per layer. */
+ * not trusted. *per_layer: the number of tensors per layer. */
 static int make_one_layer_model(const struct ckpt *c, const struct model_config *options,
 	struct model *m, int64_t *per_layer, struct err *e)
 {
@@ -70,6 +69,7 @@ static const struct tensor *find_tensor(
 	return NULL;
 }
 
+/* Checks the shape of a tensor in a file. A vocabulary of 0 rows stands for any number. */
 static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 	const struct tensor *t, struct err *e)
 {
@@ -77,8 +77,8 @@ static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 		(t->ndim == 1 || f->dims[1] == t->dims[1]))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: %s is [%lld, %lld], but its options give [%lld, %lld]", c->path,
-		f->name, (long long)f->dims[0], (long long)ckpt_row_size(f),
+		"%s: %s is [%lld, %lld], but the options in the file give [%lld, %lld]",
+		c->path, f->name, (long long)f->dims[0], (long long)ckpt_row_size(f),
 		(long long)t->dims[0], (long long)(t->ndim == 1 ? 1 : t->dims[1]));
 }
 
@@ -100,19 +100,19 @@ int state_check_shapes(const struct ckpt *c, const struct model_config *options,
 	for (int i = 0; i < m.n_tensors && whole && !rc; i++)
 		if (ckpt_find(c, m.tensors[i].name) < 0)
 			rc = err_set(e, EX_DATAERR,
-				"%s: tensor %s is missing: it is another model", c->path,
-				m.tensors[i].name);
+				"%s: tensor %s is missing; the file holds another model",
+				c->path, m.tensors[i].name);
 	model_free(&m);
 	/* (pt-ckpt extracts some parameters and renames tensors) */
-	bool part = c->groups.n == 1 && !whole;
-	if (!rc && (c->n_tensors > n || (c->n_tensors < n && !part)))
+	bool is_partial = c->groups.n == 1 && !whole;
+	if (!rc && (c->n_tensors > n || (c->n_tensors < n && !is_partial)))
 		rc = err_set(e, EX_DATAERR,
-			"%s: %lld layers, but %d tensors: its options give %lld", c->path,
-			(long long)options->layers, c->n_tensors, (long long)n);
+			"%s: %lld layers, but %d tensors; the options in the file give %lld",
+			c->path, (long long)options->layers, c->n_tensors, (long long)n);
 	else if (!rc && whole && n_known < n)
 		rc = err_set(e, EX_DATAERR,
-			"%s: %lld of its %d tensors have names that its model does not have: "
-			"it is another model",
+			"%s: the model of the options lacks %lld of the %d tensors; the file "
+			"holds another model",
 			c->path, (long long)(n - n_known), c->n_tensors);
 	return rc;
 }

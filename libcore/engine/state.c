@@ -4,11 +4,11 @@
 
 /* ---- saving ---------------------------------------------------------------------- */
 
-/* The source of rows for ckpt_write; groups have the same numbers in checkpoint and store. */
+/* Collects rows for ckpt_write. Groups have the same numbers in checkpoint and store. */
 static void collect_rows(
-	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
+	void *arg, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
-	struct trainer *t = with;
+	struct trainer *t = arg;
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
@@ -30,11 +30,11 @@ static struct ckpt_write describe_tensors(const struct trainer *t)
 		list[i].stateless = tensor->frozen;
 	}
 	for (int g = 0; g < groups->n; g++)
-		w.groups[g] = groups->of[g].name;
+		w.groups[g] = groups->list[g].name;
 	return w;
 }
 
-/* Describes everything of a checkpoint that needs no collective. */
+/* Describes everything of a checkpoint except hash and numbers, without a collective. */
 static struct ckpt_write describe_state(const struct trainer *t)
 {
 	struct str config = {0};
@@ -92,11 +92,11 @@ void state_warn_no_copy(const struct trainer *t, int64_t n_bytes)
 	char text[NUM_TEXT];
 	if (t->world->rank == 0)
 		warn("no memory for a copy of the state (%s per rank): "
-		     "training waits until it is written",
+		     "training waits while a checkpoint is written",
 			text_bytes(text, (double)n_bytes));
 }
 
-/* Is there memory for the copy now? (Untouched pages count as free.) */
+/* Allocates the copy if its memory is free, else returns false. (Untouched pages are free.) */
 static bool try_allocate_copy(struct trainer *t)
 {
 	int64_t available = memory_available();
@@ -200,10 +200,10 @@ void state_gather(struct trainer *t, struct inference *x)
 static int set_loss_scale(
 	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
 {
-	bool scaled = info->loss_scale >= 0x1p-126 && info->loss_scale <= 0x1p126;
+	bool is_scaled = info->loss_scale >= 0x1p-126 && info->loss_scale <= 0x1p126;
 	if (info->loss_scale_good < 0 || info->loss_scale_good > info->step ||
 		info->skipped_steps < 0 || info->skipped_steps > info->step ||
-		!(scaled || info->loss_scale == 0))
+		!(is_scaled || info->loss_scale == 0))
 		return err_set(e, EX_DATAERR,
 			"%s: a loss scale of %g with %lld good and %lld skipped of %lld "
 			"steps is impossible",
@@ -232,13 +232,13 @@ static int check_vocabulary(
 {
 	if (!c->tokenizer.kind || tokenizer_equal(&c->tokenizer, &data->tokenizer))
 		return 0;
-	const char *form = tokenizer_normalizer(&c->tokenizer),
-		   *other = tokenizer_normalizer(&data->tokenizer);
-	if (strcmp(form, other) != 0)
+	const char *saved_form = tokenizer_normalizer(&c->tokenizer),
+		   *data_form = tokenizer_normalizer(&data->tokenizer);
+	if (strcmp(saved_form, data_form) != 0)
 		return err_set(e, EX_DATAERR,
 			"%s: its tokenizer has the normalizer %s, but the data's has %s: prepare "
 			"the data again",
-			c->path, form, other);
+			c->path, saved_form, data_form);
 	return err_set(e, EX_DATAERR,
 		"%s: its vocabulary (%s of %lld tokens) differs from the data's (%s of %lld): "
 		"prepare the data with the same vocabulary",
@@ -253,7 +253,7 @@ static int check_optimizer(const struct trainer *t, const struct train_opts *sav
 	if (saved->optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s: was trained with --optimizer %s; its state is useless for %s: resume with %s, "
+		"%s: was trained with --optimizer %s, so its state does not fit %s; resume with %s, "
 		"or begin a new run from its parameters, with --init-from",
 		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
 		optimizer_names[saved->optimizer]);
@@ -287,8 +287,8 @@ static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	return 0;
 }
 
-/* Would the steps of the checkpoint have had the same learning rates with the current options? */
-static bool same_rates(
+/* Returns true if the steps of the checkpoint have the same learning rates with these options. */
+static bool have_same_rates(
 	const struct trainer *t, const struct train_opts *saved, int64_t steps)
 {
 	for (int64_t i = 1; i <= steps; i++)
@@ -304,30 +304,32 @@ static bool begins_with(const char *line, const char *const *words)
 	return *words != NULL;
 }
 
-/* Lists changed options that determine results in t->changes: "virtual tp=1,cp=1 -> tp=2,cp=1;
+/* Sets t->changes to the changed options that determine results: "virtual tp=1,cp=1 -> tp=2,cp=1;
  * ...". More steps change results only if the learning rate decayed over them. */
 static int list_changes(
 	struct trainer *t, const struct train_opts *saved, int64_t steps, struct err *e)
 {
-	static const char *const of_rates[] = {
+	static const char *const lr_options[] = {
 		"steps ", "decay-steps ", "wsd-decay ", NULL};
-	static const char *const of_eval[] = {"eval-windows ", NULL};
-	bool same = same_rates(t, saved, steps);
-	scoped_str then = {0}, now = {0}, lines = {0};
-	options_print_result_options(saved, t->o.device, &then);
-	options_print_result_options(&t->o, t->o.device, &now);
-	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
+	static const char *const ignored[] = {"eval-windows ", NULL};
+	bool same = have_same_rates(t, saved, steps);
+	scoped_str old = {0}, new = {0}, lines = {0};
+	options_print_result_options(saved, t->o.device, &old);
+	options_print_result_options(&t->o, t->o.device, &new);
+	const struct conf_text a = {&old, "checkpoint"}, b = {&new, "options"};
 	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
 	str_clear(&t->changes);
 	for (char *line = lines.s, *end; line && *line; line = end + 1) {
 		end = strchr(line, '\n');
 		*end = '\0';
-		if (!begins_with(line, of_eval) && !(same && begins_with(line, of_rates)))
+		if (!begins_with(line, ignored) &&
+			!(same && begins_with(line, lr_options)))
 			str_printf(&t->changes, "%s%s", t->changes.len ? "; " : "", line);
 	}
 	return rc;
 }
 
+/* Rejects a checkpoint that these options cannot resume. Sets t->changes. */
 static int check_options(
 	struct trainer *t, const struct ckpt *c, bool anchor, struct err *e)
 {
@@ -349,28 +351,28 @@ static int check_options(
 			(long long)c->info.order, PASS_VERSION);
 	if (t->o.resume_exact && t->changes.len)
 		return err_set(e, EX_USAGE,
-			"%s: resume-exact, but this layout or these options change the "
+			"%s: --resume-exact: this layout or these options change the "
 			"arithmetic: %s",
 			c->path, t->changes.s);
 	return 0;
 }
 
-/* Sets t->other_data. (Checkpoints of other programs have no hash of the data.) */
+/* Sets t->other_data, which --resume-exact rejects. (Other programs save no hash of the data.) */
 static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	uint64_t was = c->info.data_hash, is = t->data.set->hash;
-	t->other_data = was && was != is;
+	uint64_t saved_hash = c->info.data_hash, data_hash = t->data.set->hash;
+	t->other_data = saved_hash && saved_hash != data_hash;
 	if (!t->other_data || !t->o.resume_exact)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: --resume-exact: the data differ: their hash was 0x%016llx, and is 0x%016llx; "
 		"give the same data, or drop --resume-exact",
-		c->path, (unsigned long long)was, (unsigned long long)is);
+		c->path, (unsigned long long)saved_hash, (unsigned long long)data_hash);
 }
 
-/* Is the group loaded from the checkpoint? One without workers has no groups of local SGD, and
- * only one of several workers that resume from it gets its residual. */
-static bool is_resumed(const struct train_opts *o, const struct store_group *g)
+/* Returns true if a group is loaded from the checkpoint. A checkpoint without workers has no groups
+ * of local SGD, and only one of several workers that resume from it gets its residual. */
+static bool loads_group(const struct train_opts *o, const struct store_group *g)
 {
 	bool more = o->resolved.worker >= o->resolved.from_workers;
 	return g->owner != STORE_OUTER ||
@@ -378,20 +380,20 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 }
 
 /* Sets from[] to the number of each store group in the file; -1: not loaded. */
-static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
+static int choose_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {
 	const struct store_groups *groups = &t->store->c.groups;
 	for (int g = 0; g < groups->n; g++) {
-		const struct store_group *x = &groups->of[g];
+		const struct store_group *x = &groups->list[g];
 		from[g] = -1;
-		if (weights_only ? g != STORE_PARAM : !is_resumed(&t->o, x))
+		if (weights_only ? g != STORE_PARAM : !loads_group(&t->o, x))
 			continue;
 		from[g] = ckpt_find_group(c, x->name);
 		if (from[g] < 0 && x->owner == STORE_OUTER)
 			return err_set(e, EX_DATAERR,
-				"%s: %s is missing, but local SGD needs it", c->path,
-				x->name);
+				"%s: the group %s is missing, but local SGD needs it",
+				c->path, x->name);
 		if (from[g] < 0 && t->world->rank == 0) /* as at the start of a run */
 			warn("%s: %s is missing, and starts at zero", c->path, x->name);
 	}
@@ -433,13 +435,13 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	str_clear(&t->origin);
 	str_add(&t->origin, s->c->origin.s, s->c->origin.len);
 	if (weights_only)
-		return find_groups(t, s->c, true, what->from, e);
+		return choose_groups(t, s->c, true, what->from, e);
 	what->info = s->c->info;
 	what->info.format = what->info.created_by = NULL;
 	if ((t->numbers &&
 		    t->numbers->choose(&t->o, s->c, &what->info, &what->anchor, e)) ||
 		check_options(t, s->c, what->anchor, e) || check_data(t, s->c, e) ||
-		find_groups(t, s->c, false, what->from, e))
+		choose_groups(t, s->c, false, what->from, e))
 		return -1;
 	if (what->anchor)
 		what->from[STORE_PARAM] = ckpt_find_group(s->c, "anchor");
@@ -463,8 +465,8 @@ static int load_groups(
 	return 0;
 }
 
-/* Collective. Broadcasts the numbers for saved_numbers.load(), if only rank 0 has the file. */
-static struct ckpt worker_numbers(
+/* Collective. Broadcasts the numbers in rank 0's file to all ranks, for saved_numbers.load(). */
+static struct ckpt broadcast_numbers(
 	const struct source *s, const char *path, struct comm *send)
 {
 	struct ckpt c = {.path = (char *)path, .info = s->what.info};
@@ -484,7 +486,7 @@ static int load_progress(struct trainer *t, const struct source *s, const char *
 {
 	struct ckpt numbers = {.numbers = NULL};
 	if (send)
-		numbers = worker_numbers(s, path, send);
+		numbers = broadcast_numbers(s, path, send);
 	t->loaded_step = s->what.step;
 	if (!set_loss_scale(t, &s->what.info, path, e)) {
 		set_progress(t, &s->what.info);
@@ -497,8 +499,8 @@ static int load_progress(struct trainer *t, const struct source *s, const char *
 
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e)
 {
-	bool one_reads = t->o.load == LOAD_BROADCAST && t->world->size > 1;
-	struct comm *send = one_reads ? t->world : NULL;
+	bool rank0_reads = t->o.load == LOAD_BROADCAST && t->world->size > 1;
+	struct comm *send = rank0_reads ? t->world : NULL;
 	struct source s = {.c = NULL};
 	if (!send || t->world->rank == 0)
 		open_source(t, path, weights_only, &s, e);

@@ -50,8 +50,8 @@ struct work {
 
 bool step_is_first_of_samples(const struct trainer *t)
 {
-	const int *at = t->mesh.at;
-	return !at[AXIS_TP] && !at[AXIS_CP] && !at[AXIS_PP];
+	const int *coord = t->mesh.coord;
+	return !coord[AXIS_TP] && !coord[AXIS_CP] && !coord[AXIS_PP];
 }
 
 /* Collective. Returns the targets with a weight in the batch; sends nothing if all have one. */
@@ -87,7 +87,7 @@ static double step_tokens(const struct trainer *t)
 	return t->data.count;
 }
 
-static void put_pass_step(struct trainer *t)
+static void write_pass_step(struct trainer *t)
 {
 	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
 		.loss_scale = t->loss_scale / (float)step_tokens(t)};
@@ -95,7 +95,7 @@ static void put_pass_step(struct trainer *t)
 }
 
 /* Copies everything that differs from step to step, except the samples, to the device. */
-static void put_terms(struct trainer *t, const struct step_result *r)
+static void write_terms(struct trainer *t, const struct step_result *r)
 {
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
 	struct step_terms terms = {.update = {.lr = r->lr},
@@ -108,7 +108,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	store_set_grid(t->store, r->grid);
-	put_pass_step(t);
+	write_pass_step(t);
 }
 
 void step_gradients(struct trainer *t, const struct pipe_input *in)
@@ -155,13 +155,13 @@ static void cast_votes(const struct step_votes *votes, int64_t vote[STEP_VOTES])
 		votes->cast(votes->with, vote);
 }
 
-/* Are loss, norm and votes summed between the devices? The host then waits only for the report. */
+/* Returns true if devices sum loss, norm and votes; the host then waits for the report only. */
 static bool sums_on_device(const struct trainer *t)
 {
 	return comm_has_stream(t->world);
 }
 
-static void put_votes(struct trainer *t, const struct step_votes *votes)
+static void write_votes(struct trainer *t, const struct step_votes *votes)
 {
 	int64_t vote[STEP_VOTES];
 	cast_votes(votes, vote);
@@ -171,11 +171,11 @@ static void put_votes(struct trainer *t, const struct step_votes *votes)
 static void sum_on_device(struct trainer *t)
 {
 	struct comm_requests r = {.c = t->world};
-	void *const from[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
+	void *const sums[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
 	const int64_t counts[] = {EXACT_WORDS, EXACT_WORDS, STEP_VOTES};
-	for (size_t i = 0; i < ARRAY_LEN(from); i++)
+	for (size_t i = 0; i < ARRAY_LEN(sums); i++)
 		comm_enqueue(&r, COLL_ALLREDUCE,
-			&(struct coll_args){.recv = from[i],
+			&(struct coll_args){.recv = sums[i],
 				.count = counts[i],
 				.type = COMM_I64,
 				.op = COMM_SUM});
@@ -193,20 +193,20 @@ static void sum_on_host(
 	struct {
 		struct exact loss, squares;
 		int64_t vote[STEP_VOTES];
-	} all;
-	memset(&all, 0, sizeof(all));
-	bool several = !is_alone(t);
-	cast_votes(votes, all.vote);
-	if (several) {
-		device_get(d, &all.loss, loss, n_bytes);
-		device_get(d, &all.squares, squares, n_bytes);
+	} sums;
+	memset(&sums, 0, sizeof(sums));
+	bool has_others = !is_alone(t);
+	cast_votes(votes, sums.vote);
+	if (has_others) {
+		device_get(d, &sums.loss, loss, n_bytes);
+		device_get(d, &sums.squares, squares, n_bytes);
 	}
-	comm_sum_i64(t->world, (int64_t *)&all, 2 * EXACT_WORDS + STEP_VOTES);
-	if (several) {
-		device_put(d, loss, &all.loss, n_bytes);
-		device_put(d, squares, &all.squares, n_bytes);
+	comm_sum_i64(t->world, (int64_t *)&sums, 2 * EXACT_WORDS + STEP_VOTES);
+	if (has_others) {
+		device_put(d, loss, &sums.loss, n_bytes);
+		device_put(d, squares, &sums.squares, n_bytes);
 	}
-	memcpy(r->vote, all.vote, sizeof(r->vote));
+	memcpy(r->vote, sums.vote, sizeof(r->vote));
 }
 
 /* Collective, after the backward. All-reduces integers: the loss and the squares of the
@@ -218,16 +218,15 @@ static void step_allreduce(
 		sum_on_host(t, votes, r);
 		return;
 	}
-	put_votes(t, votes);
+	write_votes(t, votes);
 	sum_on_device(t);
 }
 
 /* ---- enqueuing a step --------------------------------------------------------------- */
 
-/* On a GPU the update is enqueued before the host has the loss and the norm: the device itself
- * skips the update if they are not finite. The host then waits only for the result, and
- * enqueues the next step while the GPU still updates. On a CPU the result is available by then;
- * and in a warm-up of local SGD the workers must agree first. */
+/* Returns true if the update is enqueued before the host has the loss and the norm: on a GPU, which
+ * skips the update itself if they are not finite. The host then enqueues the next step while the
+ * GPU still updates. In a warm-up of local SGD the workers must agree first. */
 static bool updates_ahead(const struct work *w)
 {
 	return w->t->d.discrete && !w->averages;
@@ -238,33 +237,33 @@ void step_update(struct trainer *t)
 	if (t->before_update)
 		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
-	optim_update(t->optim, &t->end->of.update);
+	optim_update(t->optim, &t->end->results.update);
 	trace_end();
 }
 
-void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
-	const struct step_votes *votes, struct step_result *r)
+void step_enqueue(struct trainer *t, const struct pipe_input *in,
+	const struct peers *peers, const struct step_votes *votes, struct step_result *r)
 {
 	struct device *d = &t->d;
-	t->store->add_workers = of ? of->add : NULL;
-	t->store->add_workers_with = of ? of->with : NULL;
+	t->store->add_workers = peers ? peers->add : NULL;
+	t->store->add_workers_with = peers ? peers->with : NULL;
 	step_gradients(t, in);
 	t->store->add_workers = NULL;
-	if (of)
-		of->mean_gradient(of->with);
+	if (peers)
+		peers->mean_gradient(peers->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	if (!is_alone(t))
 		step_allreduce(t, votes, r);
 	trace_end();
-	d->k->step_end(
-		d, &t->end->of, t->pass.loss, store_norm_squares(t->store), t->terms);
+	d->k->step_end(d, &t->end->results, t->pass.loss, store_norm_squares(t->store),
+		t->terms);
 }
 
 static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
-	put_terms(t, w->r);
+	write_terms(t, w->r);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	if (updates_ahead(w))
@@ -274,19 +273,19 @@ static void enqueue_step(struct work *w)
 /* Steps before a capture, in which GEMMs choose their algorithms and CUDA loads its kernels. */
 enum { EAGER_STEPS = 2 };
 
-/* Collective. Returns true if every rank has a capture. Else drops it, since ranks with and
- * without a graph would not send the same messages. */
-static bool all_capture(struct trainer *t, bool mine)
+/* Collective. Returns true if every rank has a capture. Else drops this rank's capture, since ranks
+ * with and without a graph would not send the same messages. */
+static bool agree_on_capture(struct trainer *t, bool captured)
 {
-	bool all = comm_min_i64(t->world, mine);
-	if (mine && !all && t->d.capturing)
+	bool all_captured = comm_min_i64(t->world, captured);
+	if (captured && !all_captured && t->d.capturing)
 		device_graph_end(&t->d);
-	if (mine && !all)
+	if (captured && !all_captured)
 		device_graph_drop(&t->d);
-	return all;
+	return all_captured;
 }
 
-/* Captures the step without executing it. */
+/* Captures the step as a graph without executing it. Returns false if a rank cannot. Collective. */
 static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -294,7 +293,7 @@ static bool capture_graph(struct work *w)
 	int64_t read = s->read, written = s->written, sent = mesh_bytes_sent(&t->mesh);
 	t->graph.state = GRAPH_NONE;
 	store_forget(s); /* a graph computes all that it needs */
-	if (!all_capture(t, device_graph_begin(&t->d)))
+	if (!agree_on_capture(t, device_graph_begin(&t->d)))
 		return false;
 	enqueue_step(w);
 	t->graph.read = s->read - read;
@@ -303,7 +302,7 @@ static bool capture_graph(struct work *w)
 	s->read = read;
 	s->written = written;
 	t->mesh.repeated -= t->graph.sent; /* it has not been launched yet */
-	if (!all_capture(t, device_graph_end(&t->d)))
+	if (!agree_on_capture(t, device_graph_end(&t->d)))
 		return false;
 	t->graph.state = GRAPH_CAPTURED;
 	return true;
@@ -332,10 +331,10 @@ static void compute_step(struct work *w)
 		observer->begin(observer->with);
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
-		put_terms(t, w->r);
+		write_terms(t, w->r);
 		pipe_reload(&t->pipe, &w->input);
 		if (sums_on_device(t))
-			put_votes(t, w->votes);
+			write_votes(t, w->votes);
 		launch_graph(t);
 	} else if (due && !profiled && capture_graph(w)) {
 		launch_graph(t);
@@ -347,28 +346,28 @@ static void compute_step(struct work *w)
 
 /* ---- fp16: the scale of the loss -------------------------------------------------- */
 
-/* Small gradients would be lost in fp16, so the loss is multiplied by a scale that adapts to
- * the gradients, as in PyTorch's GradScaler. Every rank has the same norm of the whole
- * gradient, so all choose the same scale. */
+/* Returns true if gradients overflowed in fp16. The loss is multiplied by a scale that adapts to
+ * gradients, as in PyTorch's GradScaler. All ranks have the same norm and choose the same scale. */
 static bool overflowed(const struct work *w)
 {
-	const float least = 0x1p-16f; /* a step that fails with this scale always fails */
+	const float min_scale = 0x1p-16f; /* a step that fails with it always fails */
 	return w->t->o.dtype == PRECISION_FP16 && w->outcome != STEP_GOOD &&
-	       w->outcome != STEP_LOST && w->t->loss_scale > least;
+	       w->outcome != STEP_LOST && w->t->loss_scale > min_scale;
 }
 
-static void adjust_scale(struct trainer *t, bool overflow)
+/* Halves the scale after an overflow, and doubles it after enough steps without. */
+static void adjust_scale(struct trainer *t, bool has_overflowed)
 {
-	const float most = 0x1p120f;
+	const float max_scale = 0x1p120f;
 	int64_t window = t->o.loss_scale_window;
 	if (t->o.dtype != PRECISION_FP16)
 		return;
-	if (overflow) {
+	if (has_overflowed) {
 		t->loss_scale /= 2;
 		t->scale_good = 0;
 		t->skipped++;
 	} else if (++t->scale_good >= window && window) {
-		t->loss_scale *= t->loss_scale < most ? 2 : 1;
+		t->loss_scale *= t->loss_scale < max_scale ? 2 : 1;
 		t->scale_good = 0;
 	}
 }
@@ -376,7 +375,7 @@ static void adjust_scale(struct trainer *t, bool overflow)
 /* ---- the grid of gradients ----------------------------------------------------------- */
 
 /* Difference of the exponents of two attempts. */
-enum { COARSER = 25 };
+enum { COARSER_BY = 25 };
 
 /* Returns the grid of the first attempt. The computed gradient contains the loss scale, and in
  * a warm-up it is divided by the number of workers at the end. */
@@ -386,11 +385,11 @@ static int first_grid(const struct trainer *t, bool averages)
 	return GRID_EXPONENT - ilogbf(scale);
 }
 
-/* Must the step be repeated on a coarser grid? A leaf was too large, so nothing was updated. */
-static bool needs_coarser(const struct work *w)
+/* Returns true if a leaf was too large for the grid, so that the step must be repeated. */
+static bool needs_coarser_grid(const struct work *w)
 {
 	return w->t->o.dtype != PRECISION_FP16 && w->outcome == STEP_TOO_LARGE &&
-	       w->r->grid - COARSER >= GRID_MIN_EXPONENT;
+	       w->r->grid - COARSER_BY >= GRID_MIN_EXPONENT;
 }
 
 /* ---- a whole step ------------------------------------------------------------------ */
@@ -417,7 +416,7 @@ static enum outcome outcome_of(const struct step_result *r)
 	return isinf(r->grad_norm) ? STEP_TOO_LARGE : STEP_GOOD;
 }
 
-/* Sets the outcome of all workers to the worst one, since each has counted only its own leaves. */
+/* Sets the outcome to the worst of all workers, since each has counted only its own leaves. */
 static void agree_with_workers(struct work *w)
 {
 	w->outcome = (enum outcome)w->t->peers->largest(w->t->peers->with, w->outcome);
@@ -428,12 +427,12 @@ static void agree_with_workers(struct work *w)
 	step_global_loss(w->t, w->r);
 }
 
-/* Waits for the step's result. */
+/* Waits for the step's result, and sets its outcome. */
 static void collect_result(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct step_result *r = w->r;
-	const struct step_end *end = &t->ended.of;
+	const struct step_end *end = &t->ended.results;
 	if (t->d.discrete)
 		trace_begin("waiting for the GPU", -1);
 	device_get_end(&t->d);
@@ -496,8 +495,8 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	r->grid = first_grid(t, w.averages);
 	compute_step(&w);
 	collect_result(&w);
-	while (needs_coarser(&w)) {
-		r->grid -= COARSER;
+	while (needs_coarser_grid(&w)) {
+		r->grid -= COARSER_BY;
 		r->coarser = true;
 		compute_step(&w);
 		collect_result(&w);
@@ -519,7 +518,7 @@ void step_autotune(struct trainer *t)
 	struct fetch *f = fetch_step(t, t->samples);
 	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
 	t->data.count = (double)max64(1, count_targets(t, &in));
-	put_pass_step(t);
+	write_pass_step(t);
 	step_gradients(t, &in);
 	optim_autotune(t->optim);
 	fetch_free(f);

@@ -8,7 +8,7 @@ double lr_at(const struct train_opts *o, int64_t step);
 
 /* Integers summed over the ranks. `cast` is called when a rank's backward is done or enqueued. */
 struct step_votes {
-	void (*cast)(void *with, int64_t vote[STEP_VOTES]);
+	void (*cast)(void *arg, int64_t vote[STEP_VOTES]);
 	void *with;
 };
 
@@ -80,9 +80,8 @@ struct eval_sum {
 	int64_t counted;	  /* targets with a weight; must follow `loss` */
 	int64_t windows, stopped; /* stopped is 1 if the evaluation has ended early */
 };
-/* Collective. Between rounds of micro-batches every rank calls stop(with), which is collective;
- * the evaluation ends if it returns true. */
-void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), void *with,
+/* Collective. Ends early if stop(with), called between rounds on every rank, returns true. */
+void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *arg), void *arg,
 	struct eval_sum *sum);
 /* Returns the mean loss; NaN without targets that count, or if stopped. */
 double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split);

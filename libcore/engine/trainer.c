@@ -22,8 +22,7 @@ void start_times_print(const struct start_times *s, struct str *out)
 		str_printf(out, "%s %s %.2f", i ? "," : ":", names[i], s->seconds[i]);
 }
 
-/* Returns the type in which weights are gathered. Offloaded float8 weights are read in fp32, so
- * the store keeps no copies with fewer bits. */
+/* Returns the type in which weights are gathered; offloaded float8 weights are read in fp32. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
 	bool fp32 =
@@ -34,6 +33,7 @@ static enum dtype wire_dtype(const struct train_opts *o)
 /* Alignment of the gradients' memory: more than any kernel or library needs. */
 enum { GRADIENTS_ALIGN = 4096 };
 
+/* Returns true if rank 0 of the pipeline has its last stage too. */
 static bool pipeline_ends_share_rank(const struct trainer *t)
 {
 	int ranks = t->mesh.degree[AXIS_PP], stages = ranks * t->layout.n_stages;
@@ -131,14 +131,14 @@ void trainer_dismantle(struct trainer *t)
 int64_t trainer_gradients_at(const struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
-	int64_t all = (int64_t)t->memory.micro.peak_bytes, at = all;
+	int64_t all = (int64_t)t->memory.micro.peak_bytes, offset = all;
 	scoped_ptr int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
 	/* (workers exchange pseudo-gradients while they compute) */
 	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
-		at = round_up(
+		offset = round_up(
 			store_gradients_offset(t->store, live, all), GRADIENTS_ALIGN);
-	return min64(at, all);
+	return min64(offset, all);
 }
 
 int64_t trainer_shared_bytes(const struct trainer_sizes *s)
@@ -154,7 +154,8 @@ int64_t trainer_peak_bytes(const struct trainer *t)
 	return (int64_t)arenas + store_peak_bytes(t->store) - m->shared;
 }
 
-static void open_activations(struct trainer *t, const struct trainer_sizes *sizes)
+/* Allocates the activations, in one arena with the gradients if they share memory. */
+static void allocate_activations(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct trainer_memory *m = &t->memory;
 	m->shared = trainer_shared_bytes(sizes);
@@ -168,7 +169,7 @@ static void open_activations(struct trainer *t, const struct trainer_sizes *size
 	m->gradient_memory = m->both.base + sizes->gradient_memory;
 }
 
-static void close_activations(struct trainer *t)
+static void release_activations(struct trainer *t)
 {
 	struct trainer_memory *m = &t->memory;
 	device_arena_release(&t->d, m->shared ? &m->both : &m->micro);
@@ -178,7 +179,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 {
 	struct device *d = &t->d;
 	device_arena(d, &t->memory.run, "parameters and their state", (size_t)sizes->run);
-	open_activations(t, sizes);
+	allocate_activations(t, sizes);
 	device_arena(d, &t->memory.scratch, "scratch", (size_t)sizes->scratch);
 	t->d.scratch = &t->memory.scratch;
 	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
@@ -291,7 +292,7 @@ void trainer_close(struct trainer *t)
 	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);
 	device_arena_release(&t->d, &t->memory.run);
-	close_activations(t);
+	release_activations(t);
 	device_arena_release(&t->d, &t->memory.scratch);
 	arena_release(&t->copy.arena);
 	trainer_abandon(t);

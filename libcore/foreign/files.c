@@ -54,8 +54,8 @@ static int set_vocabulary(struct ckpt *c, struct err *e)
 	return 0;
 }
 
-/* Keeps the model's number of positions, since a run may use shorter sequences. */
-static int keep_positions(struct ckpt *c, struct err *e)
+/* Sets the origin to the number of positions, as a run may shorten sequences. Closes c on error. */
+static int store_positions(struct ckpt *c, struct err *e)
 {
 	struct model_config options;
 	if (c->origin.len)
@@ -64,7 +64,7 @@ static int keep_positions(struct ckpt *c, struct err *e)
 		ckpt_close(c);
 		return -1;
 	}
-	hf_origin_make(options.context, &c->origin);
+	hf_origin_set_positions(options.context, &c->origin);
 	return 0;
 }
 
@@ -73,7 +73,7 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	struct err why = {0};
 	const struct convert_kind kind = convert_detect(path);
 	if (kind.format == &convert_pt)
-		return ckpt_open(c, path, e) ? -1 : keep_positions(*c, e);
+		return ckpt_open(c, path, e) ? -1 : store_positions(*c, e);
 	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	const struct tokenizer_source files = {"bpe", path, NULL, false};
@@ -83,7 +83,7 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 		static bool warned; /* (pt-train opens a model twice, on all ranks) */
 		tokenizer_free(&(*c)->tokenizer);
 		if (!warned && log_is_enabled())
-			warn("%s: its tokenizer is not compared with the data's: %s",
+			warn("%s: the tokenizer is not compared with the data's tokenizer: %s",
 				path, why.msg);
 		warned = true;
 		return 0;
@@ -173,13 +173,13 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 int convert_selection(const char *path, const struct open_how *how,
 	const struct ckpt_selection *s, const char *out, struct err *e)
 {
-	struct ckpt_view all, some;
+	struct ckpt_view all, selected;
 	if (convert_open(&all, path, how, e))
 		return -1;
-	int rc = ckpt_select(&some, &all, s, e);
+	int rc = ckpt_select(&selected, &all, s, e);
 	if (!rc) {
-		rc = save_ckpt(&some, out, e);
-		ckpt_view_close(&some);
+		rc = save_ckpt(&selected, out, e);
+		ckpt_view_close(&selected);
 	}
 	ckpt_view_close(&all);
 	return rc;

@@ -14,12 +14,12 @@
 struct convert_opts {
 	enum dtype dtype; /* of the stored elements: fp32, bf16, fp16 */
 	int64_t shard_bytes; /* maximum size of a safetensors file, if a tensor fits; 0: one file */
-	bool padding; /* write the rows that pad the vocabulary, too */
+	bool padding; /* also write the rows that pad the vocabulary */
 	/* huggingface: the model or tokenizer to copy tokenizer files from; NULL: none */
-	const char *tokenizer_of;
+	const char *tokenizer_path;
 };
 
-/* How to open files. NULL means all zeros. */
+/* Options for opening a file. NULL stands for all zeros. */
 struct open_how {
 	/* For formats that do not specify the whole model: Hugging Face's config.json, or a file of
 	 * pt-train options. NULL: config.json next to the checkpoint, if it exists. */
@@ -30,9 +30,9 @@ struct open_how {
 	bool optimizer;
 	/* Regular expressions for untrained tensors, which the optimizer may lack. NULL: none. */
 	const struct strs *freeze;
-	/* The model of gradients to open, or NULL. Missing ones are zeros; sets found[tensor]. */
+	/* For a file of gradients: their model; else NULL. Missing gradients read as zeros. */
 	const struct ckpt_view *gradients_of;
-	bool *found;
+	bool *found; /* [tensor] output: the file has its gradient */
 };
 
 struct convert_format {
@@ -45,7 +45,7 @@ struct convert_format {
 	/* Opens a view, which verifies checksums as it reads. `probed`: result of probe(). */
 	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
 		const struct open_how *how, struct err *e);
-	/* `m` is the model of the view. */
+	/* Writes a view with the model m to a path. */
 	int (*save)(const struct ckpt_view *v, const struct model *m, const char *path,
 		const struct convert_opts *o, struct err *e);
 };
@@ -58,11 +58,12 @@ extern const struct convert_format *const convert_formats[]; /* ends with NULL *
 extern const char *const
 	convert_names[]; /* option values: "auto", names of formats; ends with NULL */
 
-/* The format of an existing file; pt if no other format matches. */
+/* A format, and what its probe() returned. */
 struct convert_kind {
 	const struct convert_format *format;
 	const void *probed;
 };
+/* Returns the format of an existing file; pt if no other format matches. */
 struct convert_kind convert_detect(const char *path);
 /* Returns the format of an output: the chosen one (index in convert_names), or by the path if 0. */
 const struct convert_format *convert_target(int choice, const char *path);
@@ -115,7 +116,7 @@ int convert_selection(const char *path, const struct open_how *how,
 /* ---- hf_origin.c: the origin of a checkpoint (ckpt.h) ---------------------------- */
 
 /* Sets *ids, for free(), to the tokens that end a generated text, from generation_config.json or
- * else config.json. Returns their number. */
+ * else config.json. Returns the number of tokens. */
 int64_t hf_origin_end_tokens(const struct str *origin, uint32_t **ids);
 /* Appends the chat template (Jinja), if there is one. */
 void hf_origin_template(const struct str *origin, struct str *out);
@@ -130,7 +131,7 @@ int convert_hash(
 int convert_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e);
 /* Appends all model options of a config text, with the architecture's defaults filled in. `vocab`:
- * if the text has none. Ignores tensors. */
+ * the vocabulary size if the text has none. Ignores tensors. */
 int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e);
 /* Creates the model of a view's options, for model_free(). Fails if the view's tensors differ. */
 int convert_model(const struct ckpt_view *v, struct model *m, struct err *e);

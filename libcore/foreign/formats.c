@@ -37,19 +37,19 @@ const struct convert_format *convert_target(int choice, const char *path)
 	return &convert_huggingface;
 }
 
-/* Adds the supported formats to the error about a file that is not HDF5. Returns -1. */
-static int advise(const char *path, struct err *e)
+/* Adds the supported formats to the error *e about a file that is not HDF5. Returns -1. */
+static int add_format_hint(const char *path, struct err *e)
 {
 	char first[8] = {0};
 	const struct err why = *e;
 	int64_t n = why.code == EX_DATAERR ? file_sniff(path, first, sizeof(first)) : -1;
-	bool other = n > 0 && !h5_has_signature(first, (size_t)n);
-	if (other && !memcmp(first, "GGUF", 4))
+	bool is_other_format = n > 0 && !h5_has_signature(first, (size_t)n);
+	if (is_other_format && !memcmp(first, "GGUF", 4))
 		return err_set(e, why.code,
 			"%s: GGUF files are not supported; pass the Hugging Face model "
 			"that it was converted from",
 			path);
-	if (other)
+	if (is_other_format)
 		return err_set(e, why.code,
 			"%s; .safetensors, .bin and .pt files and directories with config.json "
 			"are supported, too",
@@ -60,30 +60,30 @@ static int advise(const char *path, struct err *e)
 int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
 	const char *path, const struct open_how *how, struct err *e)
 {
-	static const struct open_how plain;
+	static const struct open_how default_how;
 	const struct convert_format *f = kind->format;
 	if (ckpt_reject_adapter(path, e))
 		return -1;
-	int rc = f->open(v, path, kind->probed, how ? how : &plain, e);
+	int rc = f->open(v, path, kind->probed, how ? how : &default_how, e);
 	v->format = f->name;
-	return rc && f == &convert_pt ? advise(path, e) : rc;
+	return rc && f == &convert_pt ? add_format_hint(path, e) : rc;
 }
 
 int convert_open(
 	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
 	struct convert_kind kind = convert_detect(path);
-	bool moments = kind.format == &convert_torch &&
-		       kind.probed != &container_one_bin &&
-		       kind.probed != &container_bins;
-	if (how && how->optimizer && !moments && container_trainer.is_in(path))
+	bool has_moments = kind.format == &convert_torch &&
+			   kind.probed != &container_one_bin &&
+			   kind.probed != &container_bins;
+	if (how && how->optimizer && !has_moments && container_trainer.matches(path))
 		kind = (struct convert_kind){&convert_torch, &container_trainer};
 	return convert_open_as(v, &kind, path, how, e);
 }
 
 int convert_open_own(struct ckpt **c, const char *path, struct err *e)
 {
-	return ckpt_open_stream(c, path, e) ? advise(path, e) : 0;
+	return ckpt_open_stream(c, path, e) ? add_format_hint(path, e) : 0;
 }
 
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
@@ -93,8 +93,8 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	if (f == &convert_pt) /* may have any tensors */
 		return f->save(v, NULL, path, o, e);
 	if (!strcmp(path, "-"))
-		return err_set(
-			e, EX_USAGE, "only the format pt can be written to a pipe");
+		return err_set(e, EX_USAGE,
+			"only the format pt can be written to standard output");
 	if (convert_model(v, &m, e))
 		return -1;
 	int rc = f->save(v, &m, path, o, e);
@@ -102,19 +102,20 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	return rc;
 }
 
-/* Adds ids without bytes for the rows that an embedding often has beyond the tokenizer's tokens. */
+/* Adds ids without bytes for rows of the embedding beyond the tokenizer's tokens. */
 static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct err *e)
 {
 	enum { MAX_PADDING = 1024 };
 	struct model_config c;
 	if (options_parse_model(&c, v->config.s, e))
 		return;
-	int64_t has = t->vocab.n, wants = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
-	if (!bpe_rules_of(t) || wants <= has || wants > has + MAX_PADDING)
+	int64_t n_tokens = t->vocab.n,
+		n_wanted = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
+	if (!bpe_rules_of(t) || n_wanted <= n_tokens || n_wanted > n_tokens + MAX_PADDING)
 		return;
-	t->vocab.offset =
-		xrealloc(t->vocab.offset, (size_t)(wants + 1) * sizeof(*t->vocab.offset));
-	for (; t->vocab.n < wants; t->vocab.n++)
+	t->vocab.offset = xrealloc(
+		t->vocab.offset, (size_t)(n_wanted + 1) * sizeof(*t->vocab.offset));
+	for (; t->vocab.n < n_wanted; t->vocab.n++)
 		t->vocab.offset[t->vocab.n + 1] = t->vocab.offset[t->vocab.n];
 }
 
@@ -170,16 +171,17 @@ int convert_vocabulary(
 /* ---- the order of the forward pass ------------------------------------------------ */
 
 struct ordered_tensor {
-	int64_t rank;
+	int64_t position; /* in the forward order */
 	const char *name;
 	int tensor;
 };
 
-static int by_rank(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
 	const struct ordered_tensor *x = a, *y = b;
-	return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
-				  : strverscmp(x->name, y->name);
+	return x->position != y->position
+		       ? (x->position > y->position) - (x->position < y->position)
+		       : strverscmp(x->name, y->name);
 }
 
 static int by_name(const void *a, const void *b)
@@ -208,26 +210,26 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 	scoped_ptr struct ordered_tensor *list = xcalloc((size_t)n, sizeof(*list));
 	int *order = xcalloc((size_t)n, sizeof(*order));
 	/* (the names do not depend on the vocabulary) */
-	bool known = !options_parse_model(&c, config, &e) &&
-		     c.layers <= max64(n, MAX_LAYERS) && !model_init(&m, &c, 1, &e);
+	bool has_model = !options_parse_model(&c, config, &e) &&
+			 c.layers <= max64(n, MAX_LAYERS) && !model_init(&m, &c, 1, &e);
 	scoped_ptr struct ordered_tensor *index = index_model(&m);
 	for (int i = 0; i < n; i++) {
 		list[i] = (struct ordered_tensor){m.n_tensors, tensors[i].name, i};
 		const struct ordered_tensor *p = bsearch(
 			&list[i], index, (size_t)m.n_tensors, sizeof(*index), by_name);
-		list[i].rank = p ? p->rank : m.n_tensors;
+		list[i].position = p ? p->position : m.n_tensors;
 	}
-	qsort(list, (size_t)n, sizeof(*list), by_rank);
+	qsort(list, (size_t)n, sizeof(*list), by_position);
 	for (int i = 0; i < n; i++)
 		order[i] = list[i].tensor;
-	if (known)
+	if (has_model)
 		model_free(&m);
 	return order;
 }
 
 /* ---- pt: checkpoints of this project ---------------------------------------------- */
 
-/* A file has our format if no other format matches. */
+/* Returns NULL: convert_detect() chooses format pt if no other format matches. */
 static const void *probe_pt(const char *path)
 {
 	(void)path;
@@ -263,22 +265,22 @@ static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
 /* Writes a checkpoint to a temporary file, then to standard output. */
 static int write_stdout(const struct ckpt_view *v, struct err *e)
 {
-	char kept[4096];
-	int fd = file_temporary(kept, e);
+	char temporary[4096];
+	int fd = file_temporary(temporary, e);
 	if (fd < 0)
 		return -1;
 	close(fd);
-	int rc = ckpt_view_write(v, kept, e);
-	if (!rc && ((fd = open(kept, O_RDONLY | O_CLOEXEC)) < 0 ||
+	int rc = ckpt_view_write(v, temporary, e);
+	if (!rc && ((fd = open(temporary, O_RDONLY | O_CLOEXEC)) < 0 ||
 			   copy_up_to(fd, STDOUT_FILENO, INT64_MAX)))
 		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 	if (!rc)
 		close(fd);
-	cleanup_remove(kept);
+	cleanup_remove(temporary);
 	return rc;
 }
 
-/* Fails if the saved progress could not be read again. */
+/* Fails if the saved progress in the view could not be read again. */
 static int check_progress(const struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct ckpt c = {.path = (char *)path,
@@ -292,6 +294,7 @@ static int check_progress(const struct ckpt_view *v, const char *path, struct er
 	return state_check(&c, e);
 }
 
+/* Writes a checkpoint with the tensors in forward order, as pt-train does. */
 static int save_pt(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
@@ -299,7 +302,7 @@ static int save_pt(const struct ckpt_view *v, const struct model *m, const char 
 	struct ckpt_view ordered;
 	if (o->dtype != DT_F32)
 		return err_set(e, EX_USAGE,
-			"a checkpoint stores fp32; pt-ckpt cast rounds its values to %s",
+			"format pt stores fp32 only; use pt-ckpt cast to round values to %s",
 			dtype_table[o->dtype].name);
 	if (check_progress(v, path, e))
 		return -1;

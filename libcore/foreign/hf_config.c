@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 struct hf_reader {
 	const char *path;
 	json_t *root;
@@ -30,45 +28,47 @@ static int not_supported(const struct hf_reader *r, const char *key, const char 
 	return err_set(r->e, EX_UNAVAILABLE, "%s: %s %s", r->path, key, why);
 }
 
-/* Reads an integer from 1 to `max`. `absent`: value if the key is missing; -1: it is required. */
-static int get_int(const struct hf_reader *r, const char *key, int64_t absent,
+/* Reads an integer from 1 to `max`. `fallback`: value if the key is missing; -1: it is required. */
+static int get_int(const struct hf_reader *r, const char *key, int64_t fallback,
 	int64_t max, int64_t *out)
 {
 	json_t *x = get_key(r, key);
-	if (!x && absent >= 0) {
-		*out = absent;
+	if (!x && fallback >= 0) {
+		*out = fallback;
 		return 0;
 	}
 	*out = json_is_integer(x) ? json_integer_value(x) : 0;
+	if (!x)
+		return reject(r, key, "is missing");
 	return *out >= 1 && *out <= max ? 0 : reject(r, key, "is out of range");
 }
 
 /* Like get_int(), but 0 is valid. */
-static int get_count(const struct hf_reader *r, const char *key, int64_t absent,
+static int get_count(const struct hf_reader *r, const char *key, int64_t fallback,
 	int64_t max, int64_t *out)
 {
 	json_t *x = get_key(r, key);
 	*out = 0;
 	if (json_is_integer(x) && !json_integer_value(x))
 		return 0;
-	return get_int(r, key, absent, max, out);
+	return get_int(r, key, fallback, max, out);
 }
 
 static int get_real(const struct hf_reader *r, json_t *from, const char *key,
-	double absent, double *out)
+	double fallback, double *out)
 {
 	json_t *x = json_object_get(from, key);
 	x = json_is_null(x) ? NULL : x;
-	*out = x ? json_number_value(x) : absent;
+	*out = x ? json_number_value(x) : fallback;
 	if ((x && !json_is_number(x)) || !isfinite(*out) || *out <= 0)
 		return reject(r, key, "is not a positive number");
 	return 0;
 }
 
-static int get_bool(const struct hf_reader *r, const char *key, bool absent, bool *out)
+static int get_bool(const struct hf_reader *r, const char *key, bool fallback, bool *out)
 {
 	json_t *x = get_key(r, key);
-	*out = x ? json_is_true(x) : absent;
+	*out = x ? json_is_true(x) : fallback;
 	return x && !json_is_boolean(x) ? reject(r, key, "is neither true nor false") : 0;
 }
 
@@ -81,8 +81,9 @@ static int require_bool(const struct hf_reader *r, const char *key, bool value)
 	return x == value ? 0 : not_supported(r, key, value ? "is false" : "is true");
 }
 
+/* Reads the name of an activation function, gated (such as SwiGLU) or not. */
 static int get_activation(const struct hf_reader *r, const char *key, bool gated,
-	const char *absent, int *out)
+	const char *fallback, int *out)
 {
 	static const struct {
 		const char *names[2];
@@ -93,7 +94,7 @@ static int get_activation(const struct hf_reader *r, const char *key, bool gated
 #include "kernels/acts.h"
 	};
 	json_t *x = get_key(r, key);
-	const char *name = x ? json_string_value(x) : absent;
+	const char *name = x ? json_string_value(x) : fallback;
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
 		for (int k = 0; k < 2 && act_is_gated(known[i].kind) == gated; k++)
 			if (known[i].names[k] && !strcmp(name, known[i].names[k])) {
@@ -103,16 +104,11 @@ static int get_activation(const struct hf_reader *r, const char *key, bool gated
 	return not_supported(r, key, "is an unsupported activation function");
 }
 
-enum {
-	MAX_HEADS = 4095,
-	MAX_HEAD_DIM = 1 << 16,
-	MAX_LAYERS = 100000,
-	MAX_DIM = 1 << 22,
-	MAX_FFN = 1 << 24
-};
+enum { MAX_HEADS = 4095, MAX_HEAD_DIM = 1 << 16, MAX_LAYERS = 100000 };
+enum { MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
 
-/* Fails if any layer has a window. */
-static int need_full_layers(const struct hf_reader *r)
+/* Fails if layer_types gives any layer a window. */
+static int require_full_attention(const struct hf_reader *r)
 {
 	json_t *kinds = get_key(r, "layer_types");
 	for (size_t i = 0; i < json_array_size(kinds); i++) {
@@ -124,31 +120,31 @@ static int need_full_layers(const struct hf_reader *r)
 	return 0;
 }
 
-/* Fails if a class without windows has one. */
+/* Fails if the configuration of a class without windows specifies one. */
 static int reject_windows(const struct hf_reader *r)
 {
 	json_t *window = get_key(r, "sliding_window");
-	bool uses;
-	if (get_bool(r, "use_sliding_window", window, &uses))
+	bool uses_window;
+	if (get_bool(r, "use_sliding_window", window, &uses_window))
 		return -1;
-	if (window && uses)
+	if (window && uses_window)
 		return not_supported(r, "sliding_window", "is not supported");
-	return need_full_layers(r);
+	return require_full_attention(r);
 }
 
-/* Sets the number of rotated channels. If the class rotates all, the factor must be 1. */
+/* Sets the number of rotated channels. If the class rotates all, the fraction must be 1. */
 static int read_rotary(const struct hf_reader *r, const struct hf_class *class,
 	json_t *scaling, int64_t width, struct model_config *c)
 {
-	double part = class->rotary > 0 ? class->rotary : 1;
-	if (get_real(r, r->root, "partial_rotary_factor", part, &part) ||
-		get_real(r, scaling, "partial_rotary_factor", part, &part))
+	double fraction = class->rotary > 0 ? class->rotary : 1;
+	if (get_real(r, r->root, "partial_rotary_factor", fraction, &fraction) ||
+		get_real(r, scaling, "partial_rotary_factor", fraction, &fraction))
 		return -1;
-	if (part == 1)
+	if (fraction == 1)
 		return 0;
 	if (!(class->rotary > 0))
 		return not_supported(r, "partial_rotary_factor", "is not 1");
-	c->rotary = (int64_t)((double)width * part);
+	c->rotary = (int64_t)((double)width * fraction);
 	return c->rotary > 0 && c->rotary <= width
 		       ? 0
 		       : reject(r, "partial_rotary_factor", "is out of range");
@@ -165,7 +161,7 @@ static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 		get_int(r, "n_inner", 4 * c->dim, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "n_positions", 1024, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
+		get_int(r, HF_MULTIPLE_KEY, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
 		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
 		get_activation(r, "activation_function", false, "gelu_new", &c->act) ||
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
@@ -185,18 +181,18 @@ static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 /* Reads YaRN's keys. rope_attention is a key, or follows from mscale keys or from the factor. */
 static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_config *c)
 {
-	const struct hf_reader inner = {r->path, scaling, r->e};
+	const struct hf_reader nested = {r->path, scaling, r->e};
 	double m = 0, m_all = 0;
-	if (get_int(&inner, "original_max_position_embeddings", c->context, INT64_MAX,
+	if (get_int(&nested, "original_max_position_embeddings", c->context, INT64_MAX,
 		    &c->rope_original) ||
 		get_real(r, scaling, "beta_fast", 32, &c->rope_fast) ||
 		get_real(r, scaling, "beta_slow", 1, &c->rope_slow) ||
-		require_bool(&inner, "truncate", true))
+		require_bool(&nested, "truncate", true))
 		return -1;
 	c->rope_attention = 0;
-	if (get_key(&inner, "attention_factor"))
+	if (get_key(&nested, "attention_factor"))
 		return get_real(r, scaling, "attention_factor", NAN, &c->rope_attention);
-	if (!get_key(&inner, "mscale") || !get_key(&inner, "mscale_all_dim"))
+	if (!get_key(&nested, "mscale") || !get_key(&nested, "mscale_all_dim"))
 		return 0;
 	if (get_real(r, scaling, "mscale", NAN, &m) ||
 		get_real(r, scaling, "mscale_all_dim", NAN, &m_all))
@@ -206,7 +202,8 @@ static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_co
 	return 0;
 }
 
-static int read_scaling(const struct hf_reader *r, const struct hf_class *class,
+/* Reads rope_type, and the keys of that type. */
+static int read_rope_scaling(const struct hf_reader *r, const struct hf_class *class,
 	json_t *scaling, struct model_config *c)
 {
 	static const char *const names[] = {[ROPE_PLAIN] = "default",
@@ -232,8 +229,8 @@ static int read_scaling(const struct hf_reader *r, const struct hf_class *class,
 		return read_yarn(r, scaling, c);
 	if (i == ROPE_LINEAR)
 		return 0;
-	const struct hf_reader inner = {r->path, scaling, r->e};
-	return get_int(&inner, "original_max_position_embeddings", -1, INT64_MAX,
+	const struct hf_reader nested = {r->path, scaling, r->e};
+	return get_int(&nested, "original_max_position_embeddings", -1, INT64_MAX,
 		       &c->rope_original) ||
 			       get_real(r, scaling, "low_freq_factor", NAN,
 				       &c->rope_low) ||
@@ -251,7 +248,7 @@ static json_t *get_layer_rope(const struct hf_reader *r, int kind)
 	return json_object_get(get_key(r, "rope_parameters"), layer_kinds[kind]);
 }
 
-/* Reads the theta of layers with a window. */
+/* Reads rope_theta of the layers with a window. */
 static int read_local_rope(
 	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
 {
@@ -272,19 +269,19 @@ static int read_rope(const struct hf_reader *r, const struct hf_class *class,
 	int64_t width, struct model_config *c)
 {
 	json_t *scaling = get_key(r, "rope_parameters"),
-	       *own = get_key(r, "rope_scaling");
+	       *rope_scaling = get_key(r, "rope_scaling");
 	json_t *full = get_layer_rope(r, 0);
 	bool per_layer = class->local_theta > 0;
 	if ((full || get_layer_rope(r, 1)) && !per_layer)
 		return not_supported(
 			r, "rope_parameters", "must not differ by kind of layer");
 	scaling = per_layer ? full : scaling;
-	scaling = scaling && !json_is_null(scaling) ? scaling : own;
+	scaling = scaling && !json_is_null(scaling) ? scaling : rope_scaling;
 	if (scaling && !json_is_object(scaling))
 		return reject(r, "rope_scaling", "is not an object");
 	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
 	return get_real(r, from, "rope_theta", class->theta, &c->rope_theta) ||
-			       read_scaling(r, class, scaling, c) ||
+			       read_rope_scaling(r, class, scaling, c) ||
 			       read_rotary(r, class, scaling, width, c) ||
 			       (per_layer && read_local_rope(r, class, c))
 		       ? -1
@@ -313,11 +310,12 @@ static int read_granite(const struct hf_reader *r, struct model_config *c)
 	return 0;
 }
 
-/* Reads a cap. null means none; a missing key means the class's default `absent` (0: none). */
-static int get_cap(const struct hf_reader *r, const char *key, double absent, double *out)
+/* Reads a cap. null means none; a missing key means the class's default `fallback` (0: none). */
+static int get_cap(
+	const struct hf_reader *r, const char *key, double fallback, double *out)
 {
 	json_t *x = json_object_get(r->root, key);
-	*out = x ? 0 : absent;
+	*out = x ? 0 : fallback;
 	return x && !json_is_null(x) ? get_real(r, r->root, key, NAN, out) : 0;
 }
 
@@ -339,7 +337,7 @@ static int read_gemma2(const struct hf_reader *r, struct model_config *c)
 	return read_gemma(r, c, 50, 30);
 }
 
-/* (transformers writes attn_logit_softcapping but ignores it) */
+/* Reads Gemma 3's keys. (transformers writes attn_logit_softcapping but ignores it.) */
 static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 {
 	if (read_gemma(r, c, 0, 0))
@@ -349,7 +347,7 @@ static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 				: 0;
 }
 
-/* The classes with Llama's keys, and their defaults. */
+/* The classes with Llama's keys, and the defaults of the keys. */
 const struct hf_class hf_classes[] = {
 	[HF_LLAMA] = {"LlamaForCausalLM", "llama", .context = 2048, .theta = 1e4,
 		.attention_bias = true, .mlp_bias = true},
@@ -389,6 +387,7 @@ const struct hf_class hf_classes[] = {
 		.context = 131072, .head_dim = 128, .theta = 1e4, .eps = 1.5625e-7,
 		.qkv_switch = true, .rotary = 0.5, .rope_pairs = true}};
 
+/* Sets the windows of the layers from layer_types. */
 static int read_layer_types(const struct hf_reader *r, struct model_config *c)
 {
 	json_t *kinds = get_key(r, "layer_types");
@@ -405,7 +404,7 @@ static int read_layer_types(const struct hf_reader *r, struct model_config *c)
 	}
 	if (!rc && !config_set_windows(c, sliding))
 		rc = not_supported(r, "layer_types",
-			"must have sliding_attention from some layer on, or except in every Nth");
+			"must be sliding_attention from a layer on, or except in every Nth layer");
 	return rc;
 }
 
@@ -440,11 +439,11 @@ static int read_windows(
 	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
 {
 	json_t *window = json_object_get(r->root, "sliding_window");
-	bool none = json_is_null(window) || (!window && !class->window), used = true;
-	if (class->window_off && get_bool(r, "use_sliding_window", false, &used))
+	bool is_off = json_is_null(window) || (!window && !class->window), is_used = true;
+	if (class->window_off && get_bool(r, "use_sliding_window", false, &is_used))
 		return -1;
-	if (none || !used)
-		return need_full_layers(r);
+	if (is_off || !is_used)
+		return require_full_attention(r);
 	if (get_int(r, "sliding_window", class->window, MAX_DIM, &c->window))
 		return -1;
 	if (get_key(r, "layer_types"))
@@ -466,22 +465,23 @@ static int read_biases(
 	const struct hf_reader *r, const struct hf_class *class, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
-	bool always = class->qkv_bias, mlp = false;
+	bool always_biased = class->qkv_bias, mlp = false;
 	if (get_bool(r, "attention_bias", class->qkv_switch, &h->attention_bias) ||
 		get_bool(r, "mlp_bias", false, &mlp))
 		return -1;
 	h->mlp_bias = mlp;
 	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
-	if (always && c->bias != BIAS_NONE)
+	if (always_biased && c->bias != BIAS_NONE)
 		return not_supported(
 			r, "attention_bias", "or mlp_bias is not supported for qwen2");
-	if (always || (class->qkv_switch && c->bias == BIAS_ATTENTION)) {
+	if (always_biased || (class->qkv_switch && c->bias == BIAS_ATTENTION)) {
 		c->bias = BIAS_QKV;
 		h->attention_bias = true;
 	}
 	return 0;
 }
 
+/* Reads Llama's keys, and the other keys of a class with Llama's keys. */
 static int read_llama(
 	const struct hf_reader *r, const struct hf_class *class, struct hf_config *h)
 {
@@ -489,7 +489,7 @@ static int read_llama(
 	const char *act = class->act ? class->act : "silu";
 	struct model_config *c = &h->c;
 	int64_t width;
-	int usual;
+	int default_act;
 	bool tie;
 	c->arch = class->arch ? (int)class->arch : ARCH_LLAMA;
 	h->scheme = class->scheme ? class->scheme : &scheme_llama;
@@ -503,7 +503,7 @@ static int read_llama(
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, HF_POSITIONS, class->context, HF_MAX_POSITIONS, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
+		get_int(r, HF_MULTIPLE_KEY, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim",
 			class->head_dim ? class->head_dim : c->dim / c->heads,
 			MAX_HEAD_DIM, &width) ||
@@ -516,8 +516,9 @@ static int read_llama(
 		(class->windows ? read_windows(r, class, c) : reject_windows(r)) ||
 		(class->read && class->read(r, c)))
 		return -1;
-	get_activation(&(const struct hf_reader){.root = NULL}, key, true, act, &usual);
-	if (c->act != usual)
+	get_activation(
+		&(const struct hf_reader){.root = NULL}, key, true, act, &default_act);
+	if (c->act != default_act)
 		return not_supported(r, key,
 			class->act ? "must be gelu_pytorch_tanh" : "must be silu");
 	c->head_dim = width * c->heads == c->dim ? 0 : width;
@@ -562,7 +563,7 @@ static const char *const llama_keys[] = {"attention_bias", "attention_dropout",
 	"rope_scaling", "rope_theta", NULL};
 static const char *const common_keys[] = {"bos_token_id", "dtype", "eos_token_id",
 	"initializer_range", "pad_token_id", "tie_word_embeddings", "torch_dtype",
-	"transformers_version", "use_cache", "vocab_size", OUR_MULTIPLE, NULL};
+	"transformers_version", "use_cache", "vocab_size", HF_MULTIPLE_KEY, NULL};
 
 static bool is_one_of(const char *const *list, const char *key)
 {
@@ -571,7 +572,7 @@ static bool is_one_of(const char *const *list, const char *key)
 	return *list;
 }
 
-/* Returns true if the configuration has `needed`, and no keys but the list's and common ones. */
+/* Returns true if the configuration has `needed`, and otherwise only listed and common keys. */
 static bool has_only_keys(
 	const struct hf_reader *r, const char *const *list, const char *needed)
 {
@@ -598,6 +599,7 @@ static const char *guess_type(const struct hf_reader *r)
 							     : NULL;
 }
 
+/* Reads the keys of the class that model_type names. */
 static int read_class(const struct hf_reader *r, struct hf_config *h)
 {
 	if (get_key(r, "quantization_config"))

@@ -15,7 +15,7 @@ static const char *activation_name(const struct model *m)
 	return names[m->act];
 }
 
-static json_t *make_gpt2(const struct model *m)
+static json_t *make_gpt2_config(const struct model *m)
 {
 	const struct model_config *c = &m->c;
 	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
@@ -27,7 +27,7 @@ static json_t *make_gpt2(const struct model *m)
 		c->dropout, "embd_pdrop", c->dropout, "resid_pdrop", c->dropout);
 }
 
-static json_t *make_rope(const struct model_config *c)
+static json_t *make_rope_scaling(const struct model_config *c)
 {
 	if (c->rope_scaling == ROPE_PLAIN)
 		return json_null();
@@ -50,6 +50,7 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
+/* Returns the class to write a Llama-like model as; check_class() checks that it fits. */
 static const struct hf_class *choose_class(const struct model *m)
 {
 	return &hf_classes[m->c.qk_norm			 ? HF_QWEN3
@@ -77,7 +78,7 @@ static void add_windows(json_t *o, const struct model *m, const struct hf_class 
 	json_object_set_new(o, "layer_types", kinds);
 }
 
-static json_t *make_no_rope(const struct model *m)
+static json_t *list_rotated_layers(const struct model *m)
 {
 	json_t *list = json_array();
 	for (int64_t l = 0; l < m->c.layers; l++)
@@ -85,7 +86,7 @@ static json_t *make_no_rope(const struct model *m)
 	return list;
 }
 
-static json_t *make_llama(const struct model *m)
+static json_t *make_llama_config(const struct model *m)
 {
 	const struct model_config *c = &m->c;
 	const struct hf_class *class = choose_class(m);
@@ -97,11 +98,11 @@ static json_t *make_llama(const struct model *m)
 		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim);
 	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
 	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
-	json_object_set_new(o, "rope_scaling", make_rope(c));
+	json_object_set_new(o, "rope_scaling", make_rope_scaling(c));
 	if (c->nope_every) {
 		json_object_set_new(
 			o, "no_rope_layer_interval", json_integer(c->nope_every));
-		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
+		json_object_set_new(o, "no_rope_layers", list_rotated_layers(m));
 	}
 	if (c->window)
 		add_windows(o, m, class);
@@ -121,18 +122,18 @@ static int check_gpt2(const struct model *m, struct err *e)
 			  : m->c.kv_heads != m->c.heads
 				  ? "fewer key and value heads than heads"
 			  : model_q_width(m) != m->c.dim
-				  ? "heads other than hidden size / heads wide"
+				  ? "a head size other than hidden size / heads"
 			  : m->qkv_bias && !m->bias ? "biases only in attention"
 						    : NULL;
 	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel does not support %s", why)
 		   : 0;
 }
 
-/* Returns an option of the model that can be read but not written; NULL: none. */
-static const char *option_without_class(const struct model *m)
+/* Returns an option of the model that can be read but not written; NULL if there is none. */
+static const char *find_unsupported_option(const struct model *m)
 {
-	const char *lacks = model_unsupported_part(m);
-	return lacks			  ? lacks
+	const char *part = model_unsupported_part(m);
+	return part			  ? part
 	       : m->c.rotary		  ? "rotary-channels"
 	       : m->c.attention_scale > 0 ? "attention-scale"
 					  : NULL;
@@ -145,10 +146,10 @@ static int check_class(const struct model *m, struct err *e)
 	const struct hf_class *class = choose_class(m);
 	if (c->arch == ARCH_GPT2)
 		return check_gpt2(m, e);
-	const char *other = option_without_class(m);
-	if (other)
+	const char *option = find_unsupported_option(m);
+	if (option)
 		return err_set(e, EX_UNAVAILABLE,
-			"a model with %s cannot be written in this format", other);
+			"a model with %s cannot be written in this format", option);
 	if (m->act != ACT_SWIGLU)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM does not support activation functions other than "
@@ -160,8 +161,9 @@ static int check_class(const struct model *m, struct err *e)
 		return err_set(e, EX_DATAERR,
 			"Qwen3ForCausalLM, which has norms of queries and keys, does not "
 			"support layers without rotary positions");
-	bool known = class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
-	if (!known || (m->bias && !class->mlp_bias) ||
+	bool is_bias_supported =
+		class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
+	if (!is_bias_supported || (m->bias && !class->mlp_bias) ||
 		(m->qkv_bias && !strcmp(class->type, "mistral")))
 		return err_set(e, EX_DATAERR, "%s does not support --bias %s",
 			class->name, bias_names[model_bias(m)]);
@@ -170,9 +172,9 @@ static int check_class(const struct model *m, struct err *e)
 
 int64_t hf_vocab_multiple(const struct model *m)
 {
-	int64_t own = max64(1, m->c.vocab_multiple), multiple = own;
+	int64_t step = max64(1, m->c.vocab_multiple), multiple = step;
 	while (multiple % m->tp)
-		multiple += own;
+		multiple += step;
 	return multiple;
 }
 
@@ -195,15 +197,15 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 		return -1;
 	if (multiple > MAX_MULTIPLE) /* it could not be read again */
 		return err_set(e, EX_DATAERR,
-			"the vocabulary is padded to a multiple of %lld, but " OUR_MULTIPLE
+			"the vocabulary is padded to a multiple of %lld, but " HF_MULTIPLE_KEY
 			" must be at most %d; --padding writes all rows",
 			(long long)multiple, MAX_MULTIPLE);
 	if (!path)
 		return 0;
-	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
+	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2_config(m) : make_llama_config(m);
 	json_object_set_new(o, "vocab_size", json_integer(vocab));
 	if (vocab < m->padded_vocab)
-		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
+		json_object_set_new(o, HF_MULTIPLE_KEY, json_integer(multiple));
 	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
 	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
 	json_object_update(o, keys);

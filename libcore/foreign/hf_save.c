@@ -16,7 +16,7 @@ struct saving {
 	int n;
 	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
 	json_t *origin, *keys; /* see hf_origin.c */
-	struct strs *made;     /* files written so far */
+	struct strs *written;  /* files written so far */
 };
 
 static int find_in_view(const struct saving *s, int tensor)
@@ -27,7 +27,7 @@ static int find_in_view(const struct saving *s, int tensor)
 static int write_zeros(struct number_file *w, int64_t n, struct err *e)
 {
 	scoped_ptr float *x = xcalloc((size_t)n, sizeof(*x));
-	return number_file_put(w, x, n, e);
+	return number_file_append(w, x, n, e);
 }
 
 /* Transposes our tensor to columns [first, first + outputs) of out[inputs][width]. */
@@ -52,22 +52,23 @@ static int write_transposed(const struct saving *s, const struct foreign *f,
 	int rc = 0;
 	for (int p = 0; p < f->n_parts && !rc; first += f->outputs[p++])
 		rc = transpose_part(s, f->part[p], x, first, f->dims[1], e);
-	return rc || number_file_put(w, x, n, e) ? -1 : 0;
+	return rc || number_file_append(w, x, n, e) ? -1 : 0;
 }
 
-static int write_tensor(void *with, int number, struct number_file *w, struct err *e)
+/* Appends the elements of foreign tensor `number`. Implements st_write.write. */
+static int write_tensor(void *arg, int number, struct number_file *w, struct err *e)
 {
-	const struct saving *s = with;
+	const struct saving *s = arg;
 	const struct foreign *f = &s->list[number];
 	int rc = 0;
 	if (f->transposed)
 		return write_transposed(s, f, w, e);
 	for (int p = 0; p < f->n_parts && !rc; p++) {
-		bool zeros = f->part[p] < 0;
+		bool is_zero = f->part[p] < 0;
 		const struct ckpt_rows all = {CKPT_MODEL,
-			zeros ? 0 : find_in_view(s, f->part[p]), 0, f->outputs[p]};
-		rc = zeros ? write_zeros(w, all.n, e)
-			   : number_file_rows(w, s->v, &all, e);
+			is_zero ? 0 : find_in_view(s, f->part[p]), 0, f->outputs[p]};
+		rc = is_zero ? write_zeros(w, all.n, e)
+			     : number_file_append_rows(w, s->v, &all, e);
 	}
 	return rc;
 }
@@ -92,16 +93,16 @@ static int save_file(
 		.options_xxh3 = s->options_xxh3,
 		.param_hash = s->param_hash,
 		.write = write_tensor,
-		.with = (void *)s};
+		.arg = (void *)s};
 	scoped_ptr char *path = text_printf("%s/%s", s->directory, name);
 	int rc = safetensors_write(path, &w, e);
 	if (!rc)
-		strs_add(s->made, path);
+		strs_add(s->written, path);
 	return rc;
 }
 
-/* Returns the end of the shard that begins with tensor `from`. */
-static int shard_end(const struct saving *s, int from)
+/* Returns the index after the last tensor of the shard that begins with tensor `from`. */
+static int find_shard_end(const struct saving *s, int from)
 {
 	int64_t left = s->o->shard_bytes;
 	int to = from;
@@ -117,7 +118,7 @@ static int shard_end(const struct saving *s, int from)
 static int count_shards(const struct saving *s)
 {
 	int n = 0;
-	for (int from = 0; from < s->n; from = shard_end(s, from))
+	for (int from = 0; from < s->n; from = find_shard_end(s, from))
 		n++;
 	return n;
 }
@@ -129,7 +130,7 @@ static int save_index(const struct saving *s, json_t *map, int64_t total, struct
 	scoped_ptr char *path = text_printf("%s/%s", s->directory, HF_INDEX_FILE);
 	int rc = hf_json_write(path, root, JSON_SORT_KEYS, e);
 	if (!rc)
-		strs_add(s->made, path);
+		strs_add(s->written, path);
 	return rc;
 }
 
@@ -140,7 +141,7 @@ static int save_shards(const struct saving *s, int n_files, struct err *e)
 	int64_t total = 0;
 	int rc = 0, number = 1;
 	for (int from = 0, to; from < s->n && !rc; from = to, number++) {
-		to = shard_end(s, from);
+		to = find_shard_end(s, from);
 		snprintf(name, sizeof(name), "model-%05d-of-%05d.safetensors", number,
 			n_files);
 		rc = save_file(s, from, to, name, e);
@@ -166,15 +167,15 @@ static int check_empty(const char *directory, struct err *e)
 		n++;
 	return n <= 2 ? 0
 		      : err_set(e, EX_USAGE,
-				"%s: directory is not empty; specify a new one",
+				"%s: the directory is not empty; specify a new one",
 				directory);
 }
 
-/* Removes the files written so far, after an error. Files of others stay. */
+/* Removes the files written so far, and the directory unless it existed before. */
 static void remove_files(const struct saving *s, bool existed)
 {
-	for (int64_t i = 0; i < s->made->n; i++)
-		unlink(s->made->v[i]);
+	for (int64_t i = 0; i < s->written->n; i++)
+		unlink(s->written->v[i]);
 	if (!existed)
 		rmdir(s->directory);
 }
@@ -185,7 +186,7 @@ static int save_text(
 	scoped_ptr char *path = text_printf("%s/%s", s->directory, name);
 	int rc = file_replace(path, text, e);
 	if (!rc)
-		strs_add(s->made, path);
+		strs_add(s->written, path);
 	return rc;
 }
 
@@ -224,18 +225,18 @@ static int copy_tokenizer(const struct saving *s, struct err *e)
 	return rc;
 }
 
-static bool has_made(const struct saving *s, const char *name)
+static bool has_written(const struct saving *s, const char *name)
 {
-	for (int64_t i = 0; i < s->made->n; i++)
-		if (text_ends(s->made->v[i], name))
+	for (int64_t i = 0; i < s->written->n; i++)
+		if (text_ends(s->written->v[i], name))
 			return true;
 	return false;
 }
 
 static bool has_tokenizer(const struct saving *s)
 {
-	return has_made(s, "/tokenizer.json") || has_made(s, "/tokenizer.model") ||
-	       has_made(s, "/vocab.json") || has_made(s, "/tekken.json");
+	return has_written(s, "/tokenizer.json") || has_written(s, "/tokenizer.model") ||
+	       has_written(s, "/vocab.json") || has_written(s, "/tekken.json");
 }
 
 /* Writes tokenizer_config.json. Without tokenizer_class, transformers would use the model's own,
@@ -267,11 +268,12 @@ static int save_tokenizer(const struct saving *s, struct err *e)
 		warn("%s: tokenizer.json is not written: %s", s->directory, why.msg);
 	else
 		rc = save_text(s, "tokenizer.json", &text, e) ||
-		     (!has_made(s, "/tokenizer_config.json") &&
+		     (!has_written(s, "/tokenizer_config.json") &&
 			     save_tokenizer_config(s, e));
 	return rc;
 }
 
+/* Writes all files of the model; removes them after an error. */
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
 	bool existed = file_exists(s->directory);
@@ -283,7 +285,7 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
 	rc = rc || copy_tokenizer(s, e) ||
-	     hf_origin_save(s->origin, s->directory, s->made, e) ||
+	     hf_origin_save(s->origin, s->directory, s->written, e) ||
 	     save_tokenizer(s, e) ||
 	     hf_config_write(s->m, vocab, s->o->dtype, config.s, s->keys, e);
 	if (rc)
@@ -291,8 +293,8 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Hashes the options of the model as config.json will give them back. */
-static int hash_written(struct saving *s, int64_t vocab, struct err *e)
+/* Hashes the model options that reading the new config.json will give. */
+static int hash_written_options(struct saving *s, int64_t vocab, struct err *e)
 {
 	const struct model *m = s->m;
 	struct model_config c = m->c;
@@ -312,17 +314,19 @@ static int hash_written(struct saving *s, int64_t vocab, struct err *e)
 int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
-	scoped_strs made = {0};
+	scoped_strs written = {0};
 	scoped_str buffer = {0};
-	struct saving s = {.v = v, .m = m, .o = o, .directory = path, .made = &made};
+	struct saving s = {
+		.v = v, .m = m, .o = o, .directory = path, .written = &written};
 	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
 	uint64_t hash;
-	s.files = tokenizer_directory(o->tokenizer_of, &buffer);
+	s.files = tokenizer_directory(o->tokenizer_path, &buffer);
 	s.origin = hf_origin_collect(v, s.files);
 	s.keys = hf_origin_keys(s.origin, m, v->tokenizer);
 	int rc = check_empty(path, e) ||
 		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||
-		 hash_written(&s, vocab, e) || convert_hash(v, o->dtype, &hash, e) ||
+		 hash_written_options(&s, vocab, e) ||
+		 convert_hash(v, o->dtype, &hash, e) ||
 		 (s.n = foreign_list(hf_schemes[m->c.arch], m, vocab, &s.list, e)) < 0;
 	if (!rc) {
 		snprintf(s.param_hash, sizeof(s.param_hash), "%016llx",

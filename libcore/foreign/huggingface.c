@@ -8,7 +8,7 @@
 
 #include <sys/stat.h>
 
-/* Returns what to append to the path to get the tensors' path; NULL if it is another format. */
+/* Returns the suffix that makes the path of the tensors of a path; NULL for another format. */
 static const void *probe_hf(const char *path)
 {
 	if (!file_is_directory(path))
@@ -30,8 +30,6 @@ static bool is_hf_name(const char *path)
 	return false;
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 struct hf {
 	char *path;
 	struct torch_file files;
@@ -39,9 +37,10 @@ struct hf {
 	struct hf_config config;
 	struct foreign *list;
 	int n;
-	const struct torch_item **theirs; /* [foreign tensor]; NULL: zeros */
-	/* [our tensor] index of the foreign tensor, and first output in it. */
-	int *at;
+	const struct torch_item *
+		*items; /* [foreign tensor]; NULL: missing, reads as zeros */
+	/* [our tensor] index of the foreign tensor; first output in the foreign tensor. */
+	int *source;
 	int64_t *first;
 	/* Cache: a whole transposed tensor, and its index. */
 	float *whole;
@@ -54,33 +53,33 @@ static void close_hf(struct ckpt_view *v)
 	torch_close(&h->files);
 	model_free(&h->m);
 	free(h->list);
-	free(h->theirs);
-	free(h->at);
+	free(h->items);
+	free(h->source);
 	free(h->first);
 	free(h->whole);
 	free(h->path);
 	free(h);
 }
 
-static int read_whole(struct hf *h, int at, struct err *e)
+static int cache_tensor(struct hf *h, int index, struct err *e)
 {
-	const struct foreign *f = &h->list[at];
-	if (h->cached == at)
+	const struct foreign *f = &h->list[index];
+	if (h->cached == index)
 		return 0;
 	h->cached = -1;
 	h->whole = xrealloc(h->whole, (size_t)(f->dims[0] * f->dims[1]) * sizeof(float));
-	if (torch_read(&h->files, h->theirs[at], 0, f->dims[0], h->whole, e))
+	if (torch_read(&h->files, h->items[index], 0, f->dims[0], h->whole, e))
 		return -1;
-	h->cached = at;
+	h->cached = index;
 	return 0;
 }
 
 /* Reads our rows from columns of the file's tensor. */
 static int read_transposed(
-	struct hf *h, int at, int64_t first, int64_t n, float *out, struct err *e)
+	struct hf *h, int index, int64_t first, int64_t n, float *out, struct err *e)
 {
-	int64_t inputs = h->list[at].dims[0], width = h->list[at].dims[1];
-	if (read_whole(h, at, e))
+	int64_t inputs = h->list[index].dims[0], width = h->list[index].dims[1];
+	if (cache_tensor(h, index, e))
 		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
@@ -88,18 +87,18 @@ static int read_transposed(
 	return 0;
 }
 
-/* Reads rows of queries and keys, which the file has in another order. */
+/* Reads rows of queries or keys, which the file has in another order. */
 static int read_rotated(
 	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
 {
 	const struct tensor_source s = {
-		.pairs = h->config.rope_interleaved, .partly = true};
+		.pairs = h->config.rope_interleaved, .rotates_partly = true};
 	int64_t dim = h->m.head_dim;
 	int rc = 0;
 	for (int64_t i = 0; i < r->n && !rc; i++) {
 		int64_t channel = (r->row + i) % dim;
 		int64_t row = r->row + i - channel + source_channel(&h->m, &s, channel);
-		rc = torch_read(&h->files, h->theirs[h->at[r->tensor]],
+		rc = torch_read(&h->files, h->items[h->source[r->tensor]],
 			h->first[r->tensor] + row, 1, out + i * width, e);
 	}
 	return rc;
@@ -109,30 +108,30 @@ static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct hf *h = v->with;
-	int at = h->at[r->tensor];
+	int index = h->source[r->tensor];
 	int64_t first = h->first[r->tensor] + r->row;
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
-	if (h->list[at].transposed && h->theirs[at])
-		return read_transposed(h, at, first, n, out, e);
-	if (h->theirs[at] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
+	if (h->list[index].transposed && h->items[index])
+		return read_transposed(h, index, first, n, out, e);
+	if (h->items[index] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
 		(h->config.rope_interleaved || h->m.c.rotary))
 		return read_rotated(h, r, width, out, e);
 	/* rows that pad the vocabulary, and biases that the file lacks, are zeros */
-	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
+	n = h->items[index] ? min64(n, max64(0, h->list[index].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
-	return n ? torch_read(&h->files, h->theirs[at], first, n, out, e) : 0;
+	return n ? torch_read(&h->files, h->items[index], first, n, out, e) : 0;
 }
 
-static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct hf *h = v->with;
-	int at = h->at[tensor];
-	if (h->theirs[at])
-		append_item_range(h->theirs[at], h->first[tensor],
-			v->tensors[tensor].dims[0], h->list[at].transposed, out);
+	int index = h->source[tensor];
+	if (h->items[index])
+		append_item_range(h->items[index], h->first[tensor],
+			v->tensors[tensor].dims[0], h->list[index].transposed, out);
 }
 
-/* Finds a tensor by its name, or without the outer module, as files of the bare model have it. */
+/* Finds a tensor by name, or by the name without the outer module, as in a bare model. */
 static const struct torch_item *find_item(const struct hf *h, const char *name)
 {
 	const struct torch_item *t = torch_find(&h->files, name);
@@ -141,7 +140,7 @@ static const struct torch_item *find_item(const struct hf *h, const char *name)
 }
 
 /* Returns true for a bias that the configuration turns off. */
-static bool may_lack(const struct hf *h, const char *name)
+static bool may_be_missing(const struct hf *h, const char *name)
 {
 	bool attention = strstr(name, ".self_attn.") != NULL;
 	return h->m.c.arch != ARCH_GPT2 && text_ends(name, ".bias") &&
@@ -158,7 +157,7 @@ static int check_shape(const struct hf *h, const struct foreign *f,
 		h->path, t->name);
 }
 
-/* Rejects other types: integers would be a quantized model. */
+/* Rejects types other than floats: integers would be a quantized model. */
 static int check_type(const struct hf *h, const struct torch_item *t, struct err *e)
 {
 	static const char *const types[] = {"float32", "bfloat16", "float16"};
@@ -171,17 +170,17 @@ static int check_type(const struct hf *h, const struct torch_item *t, struct err
 		t->name, type);
 }
 
-static int find_tensors(struct hf *h, struct err *e)
+static int find_items(struct hf *h, struct err *e)
 {
-	h->theirs = xcalloc((size_t)h->n, sizeof(*h->theirs));
+	h->items = xcalloc((size_t)h->n, sizeof(*h->items));
 	for (int i = 0; i < h->n; i++) {
 		const struct foreign *f = &h->list[i];
-		h->theirs[i] = find_item(h, f->name);
-		if (!h->theirs[i] && !may_lack(h, f->name))
+		h->items[i] = find_item(h, f->name);
+		if (!h->items[i] && !may_be_missing(h, f->name))
 			return err_set(e, EX_DATAERR, "%s: tensor %s is missing", h->path,
 				f->name);
-		if (h->theirs[i] && (check_shape(h, f, h->theirs[i], e) ||
-					    check_type(h, h->theirs[i], e)))
+		if (h->items[i] && (check_shape(h, f, h->items[i], e) ||
+					   check_type(h, h->items[i], e)))
 			return -1;
 	}
 	return 0;
@@ -206,12 +205,12 @@ static int check_all_used(const struct hf *h, struct err *e)
 	scoped_ptr bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
 	int rc = 0;
 	for (int i = 0; i < h->n; i++)
-		if (h->theirs[i])
-			used[h->theirs[i] - h->files.items] = true;
+		if (h->items[i])
+			used[h->items[i] - h->files.items] = true;
 	for (int64_t i = 0; i < h->files.n && !rc; i++)
 		if (!used[i] && !is_computed(h, h->files.items[i].name))
 			rc = err_set(e, EX_DATAERR,
-				"%s: %s is not a tensor of the model of config.json",
+				"%s: %s is not a tensor of the model in config.json",
 				h->path, h->files.items[i].name);
 	return rc;
 }
@@ -222,34 +221,36 @@ static int check_tied(struct hf *h, struct err *e)
 	const struct torch_item *copy =
 		h->m.tie ? torch_find(&h->files, tied_copy) : NULL;
 	struct torch_difference d;
-	int at = 0;
-	while (copy && h->list[at].part[0] != h->m.tokens - h->m.tensors)
-		at++;
+	int index = 0;
+	while (copy && h->list[index].part[0] != h->m.tokens - h->m.tensors)
+		index++;
 	if (!copy)
 		return 0;
-	if (check_shape(h, &h->list[at], copy, e) ||
-		torch_compare(&h->files, h->theirs[at], copy, &d, e))
+	if (check_shape(h, &h->list[index], copy, e) ||
+		torch_compare(&h->files, h->items[index], copy, &d, e))
 		return -1;
 	return d.n ? err_set(e, EX_DATAERR,
 			     "%s: %s differs from %s, but config.json ties them", h->path,
-			     copy->name, h->theirs[at]->name)
+			     copy->name, h->items[index]->name)
 		   : 0;
 }
 
+/* Sets the foreign tensor and the first output of each of our tensors. */
 static void locate_tensors(struct hf *h)
 {
-	h->at = xcalloc((size_t)h->m.n_tensors, sizeof(*h->at));
+	h->source = xcalloc((size_t)h->m.n_tensors, sizeof(*h->source));
 	h->first = xcalloc((size_t)h->m.n_tensors, sizeof(*h->first));
 	for (int i = 0; i < h->n; i++) {
 		int64_t first = 0;
 		for (int p = 0; p < h->list[i].n_parts; p++) {
-			h->at[h->list[i].part[p]] = i;
+			h->source[h->list[i].part[p]] = i;
 			h->first[h->list[i].part[p]] = first;
 			first += h->list[i].outputs[p];
 		}
 	}
 }
 
+/* Fails if config.json changed since pt-ckpt stored the hash of its options with the tensors. */
 static int check_options(const struct hf *h, const char *config, struct err *e)
 {
 	char have[ST_DIGITS + 1];
@@ -258,7 +259,7 @@ static int check_options(const struct hf *h, const char *config, struct err *e)
 	if (!*options || !strcmp(have, options))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: not the model of %s: one of them was changed after pt-ckpt wrote them",
+		"%s: not the options of %s: one of the files changed after pt-ckpt wrote it",
 		config, h->path);
 }
 
@@ -269,11 +270,12 @@ static int directory_length(const char *path)
 	return slash ? (int)(slash + 1 - path) : 0;
 }
 
-static int load(struct hf *h, const char *config, const char *given, struct err *e)
+/* Reads config.json and the headers, and checks that the tensors fit the configuration. */
+static int load_model(struct hf *h, const char *config, const char *given, struct err *e)
 {
 	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
-			"%s: No such file; the tensors do not determine all options: specify "
+			"%s: No such file, and the tensors do not determine all options; specify "
 			"--model-config FILE, Hugging Face's config.json",
 			config);
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
@@ -282,8 +284,9 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 		return -1;
 	if (h->config.c.layers > h->files.n) /* before memory for them is allocated */
 		return err_set(e, EX_DATAERR,
-			"%s: %lld layers, but %s has only %lld tensors", config,
-			(long long)h->config.c.layers, h->path, (long long)h->files.n);
+			"%s: the model has %lld layers, but %s has only %lld tensors",
+			config, (long long)h->config.c.layers, h->path,
+			(long long)h->files.n);
 	if (model_init(&h->m, &h->config.c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", config);
@@ -291,7 +294,7 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 	if (check_options(h, config, e) ||
 		(h->n = foreign_list(
 			 h->config.scheme, &h->m, h->m.c.vocab, &h->list, e)) < 0 ||
-		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
+		find_items(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	locate_tensors(h);
 	return 0;
@@ -311,7 +314,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 		str_clear(&config);
 		str_puts(&config, how->config);
 	}
-	int rc = load(h, config.s, how->config, e);
+	int rc = load_model(h, config.s, how->config, e);
 	if (!rc) {
 		convert_view(v, &h->m, h->path);
 		config.s[directory_length(config.s)] = '\0';
@@ -319,7 +322,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;
-	v->file_name = name_in_file;
+	v->file_name = append_file_name;
 	v->close = close_hf;
 	v->with = h;
 	if (rc)

@@ -15,7 +15,7 @@ enum { HF_MAX_POSITIONS = 1 << 22 };
 
 /* ---- hf_config.c: config.json ------------------------------------------------------ */
 
-/* The model of a config.json, and what else it says about the files. */
+/* The model of a config.json, and properties of the model's files. */
 struct hf_config {
 	struct model_config c;
 	bool attention_bias, mlp_bias; /* Llama: these modules have biases */
@@ -48,28 +48,28 @@ struct hf_class {
 	int64_t context;
 	int64_t head_dim; /* 0: hidden_size / heads */
 	double theta;
-	double local_theta; /* of layers with a window; 0: the same theta */
+	double local_theta; /* theta of layers with a window; 0: all layers have `theta` */
 	double eps;	    /* 0: 1e-6 */
 	double rotary; /* fraction of channels that rotate; 0: the class has no such key */
 	bool rope_pairs;     /* channels that rotate together are adjacent */
 	bool plain_rope;     /* rope scaling is not supported */
-	bool windows;	     /* has sliding_window */
+	bool windows;	     /* the class has the key sliding_window */
 	int64_t window;	     /* sliding_window; 0: none */
 	int64_t window_from; /* max_window_layers: the first layer with a window */
 	int64_t window_skip; /* every Nth layer has no window; 0: all have it */
 	bool window_off;     /* use_sliding_window is false by default */
 	bool tie;
-	bool qkv_bias, qk_norm, no_rope_layers; /* always has them */
+	bool qkv_bias, qk_norm, no_rope_layers; /* the class always has these */
 	bool qkv_switch; /* attention_bias is only for queries, keys and values; default true */
-	bool attention_bias, mlp_bias; /* has these switches */
+	bool attention_bias, mlp_bias; /* the class has these keys */
 	const char *act_key, *act;     /* NULL: "hidden_act", "silu" */
 	/* Reads the class's other keys; NULL: none. */
 	int (*read)(const struct hf_reader *r, struct model_config *c);
 };
 extern const struct hf_class hf_classes[HF_CLASSES];
 
-/* Our own key: padding of the vocabulary to restore, since files lack the padding rows. */
-#define OUR_MULTIPLE "pt_vocab_multiple"
+/* A key of pt-ckpt: the multiple to which readers pad the vocabulary; files lack these rows. */
+#define HF_MULTIPLE_KEY "pt_vocab_multiple"
 enum { MAX_MULTIPLE = 1 << 20 };
 
 /* Reads config.json. Missing keys get the class's defaults. */
@@ -89,13 +89,13 @@ void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1]);
 
 /* Appends the files of a directory that a run keeps, in the format of ckpt_view.origin. */
 void hf_origin_read(const char *directory, struct str *out);
-/* Appends the origin of a model without such files: its number of positions. */
-void hf_origin_make(int64_t positions, struct str *out);
-/* Returns the files to write with a view, by name: the directory's (or NULL), else the view's. */
+/* Appends the origin of a model without files: only its number of positions. */
+void hf_origin_set_positions(int64_t positions, struct str *out);
+/* Returns the files to write with a view, by name: from the directory (or NULL), else the view. */
 json_t *hf_origin_collect(const struct ckpt_view *v, const char *directory);
-/* Writes all files except config.json to a directory, and appends their paths to `made`. */
+/* Writes all files except config.json to a directory, and appends their paths to `written`. */
 int hf_origin_save(
-	const json_t *origin, const char *directory, struct strs *made, struct err *e);
+	const json_t *origin, const char *directory, struct strs *written, struct err *e);
 /* Returns the keys of config.json that are not our options: the tokens that begin, end and pad a
  * text, and the number of positions. */
 json_t *hf_origin_keys(
@@ -118,8 +118,8 @@ struct st_write {
 	enum dtype dtype; /* fp32, bf16, fp16 */
 	const char *options_xxh3, *param_hash;
 	/* Appends all elements of a tensor to the file, in order. */
-	int (*write)(void *with, int number, struct number_file *f, struct err *e);
-	void *with;
+	int (*write)(void *arg, int number, struct number_file *f, struct err *e);
+	void *arg;
 };
 int safetensors_write(const char *path, const struct st_write *w, struct err *e);
 int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype);

@@ -12,7 +12,7 @@
 
 enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 
-/* (Files are little-endian, like all hosts of pt.) */
+/* Detects the format by the magic number, little-endian like all hosts of pt. */
 static const void *probe_llmc(const char *path)
 {
 	int32_t magic;
@@ -26,8 +26,6 @@ static bool is_llmc_name(const char *path)
 	return text_ends(path, ".bin");
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 static void close_llmc(struct ckpt_view *v)
 {
 	struct llmc *x = v->with;
@@ -39,7 +37,7 @@ static void close_llmc(struct ckpt_view *v)
 }
 
 /* Reads rows in the order of the file. */
-static int read_rows(
+static int read_file_rows(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	const struct llmc *x = v->with;
@@ -49,6 +47,7 @@ static int read_rows(
 		LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype), r->n * width, out, e);
 }
 
+/* Reads rows in our order. Implements ckpt_view.read. */
 static int read_llmc(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -56,18 +55,18 @@ static int read_llmc(
 	const struct ckpt_tensor *t = &v->tensors[r->tensor];
 	int64_t head_dim = x->m.c.dim / x->m.c.heads;
 	if (!llmc_is_rotated(x->layout, t->name))
-		return read_rows(v, r, out, e);
+		return read_file_rows(v, r, out, e);
 	for (int64_t i = 0; i < r->n; i++) {
 		const struct ckpt_rows one = {
 			r->group, r->tensor, llmc_row_in_file(r->row + i, head_dim), 1};
-		if (read_rows(v, &one, out + i * ckpt_row_size(t), e))
+		if (read_file_rows(v, &one, out + i * ckpt_row_size(t), e))
 			return -1;
 	}
 	return 0;
 }
 
-/* Verifies the checksum of pt-ckpt's files. llm.c's own headers are 0 from word `end` on. */
-static int check_hash(
+/* Verifies the checksum of a file of pt-ckpt. Headers of llm.c are 0 from word `end` on. */
+static int verify_checksum(
 	int fd, const int32_t *header, int end, const char *path, struct err *e)
 {
 	uint64_t have, want;
@@ -82,7 +81,7 @@ static int check_hash(
 	if (header[LLMC_MARK] == LLMC_IS_MARKED && have == want)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: does not match its checksum: the file is damaged", path);
+		"%s: the file does not match its checksum: it is damaged", path);
 }
 
 /* Sets the offsets of all tensors, and checks the size of the file. */
@@ -102,8 +101,8 @@ static int locate_tensors(struct llmc *x, const char *path, struct err *e)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (st.st_size != LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype))
 		return err_set(e, EX_DATAERR,
-			"%s: %lld bytes instead of %lld: damaged, or another model", path,
-			(long long)st.st_size,
+			"%s: %lld bytes instead of %lld: damaged, or of another model",
+			path, (long long)st.st_size,
 			(long long)(LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype)));
 	return 0;
 }
@@ -119,10 +118,11 @@ static int read_header(struct llmc *x, int32_t *header, const char *path, struct
 			"%s: version %d of llm.c's model files is not supported, only 3 and 5",
 			path, version);
 	x->dtype = version == VERSION_FP32 ? DT_F32 : DT_BF16;
-	return check_hash(x->fd, header, x->layout->end, path, e);
+	return verify_checksum(x->fd, header, x->layout->end, path, e);
 }
 
-static int load(struct llmc *x, const char *path, struct err *e)
+/* Reads the header, and creates the model that header and file size specify. */
+static int load_model(struct llmc *x, const char *path, struct err *e)
 {
 	int32_t header[LLMC_WORDS];
 	struct model_config c;
@@ -130,7 +130,8 @@ static int load(struct llmc *x, const char *path, struct err *e)
 	if (x->fd < 0 || fstat(x->fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (st.st_size < LLMC_HEADER_BYTES)
-		return err_set(e, EX_DATAERR, "%s: shorter than its header", path);
+		return err_set(
+			e, EX_DATAERR, "%s: the file is shorter than its header", path);
 	if (read_header(x, header, path, e))
 		return -1;
 	int64_t n = (st.st_size - LLMC_HEADER_BYTES) / dtype_bytes(x->dtype);
@@ -149,7 +150,7 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	(void)probed, (void)how;
 	struct llmc *x = xcalloc(1, sizeof(*x));
 	x->fd = open(path, O_RDONLY | O_CLOEXEC);
-	int rc = load(x, path, e);
+	int rc = load_model(x, path, e);
 	*v = (struct ckpt_view){0};
 	if (!rc)
 		convert_view(v, &x->m, path);
@@ -161,17 +162,15 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	return rc;
 }
 
-/* ---- writing -------------------------------------------------------------------------- */
-
 /* Writes a tensor with the rows of each head in the order of the file. */
 static int write_rotated(struct number_file *w, const struct ckpt_view *v,
-	const struct ckpt_rows *all, int64_t head_dim, struct err *e)
+	const struct ckpt_rows *rows, int64_t head_dim, struct err *e)
 {
 	int rc = 0;
-	for (int64_t r = 0; r < all->n && !rc; r++) {
+	for (int64_t r = 0; r < rows->n && !rc; r++) {
 		const struct ckpt_rows one = {
-			all->group, all->tensor, llmc_row_from_file(r, head_dim), 1};
-		rc = number_file_rows(w, v, &one, e);
+			rows->group, rows->tensor, llmc_row_from_file(r, head_dim), 1};
+		rc = number_file_append_rows(w, v, &one, e);
 	}
 	return rc;
 }
@@ -185,11 +184,11 @@ static int write_tensors(struct number_file *w, const struct ckpt_view *v,
 		const struct tensor *t = &m->tensors[order[i]];
 		int64_t n = t->dims[0];
 		n = t == m->tokens ? round_up(m->padded_vocab, l->vocab_multiple) : n;
-		const struct ckpt_rows all = {
+		const struct ckpt_rows rows = {
 			CKPT_MODEL, ckpt_view_find(v, t->name), 0, n};
 		rc = llmc_is_rotated(l, t->name)
-			     ? write_rotated(w, v, &all, m->c.dim / m->c.heads, e)
-			     : number_file_rows(w, v, &all, e);
+			     ? write_rotated(w, v, &rows, m->c.dim / m->c.heads, e)
+			     : number_file_append_rows(w, v, &rows, e);
 	}
 	free(order);
 	return rc;
@@ -203,7 +202,7 @@ static int write_model(struct number_file *w, const struct ckpt_view *v,
 	int32_t h[LLMC_WORDS] = {[LLMC_MAGIC] = l->magic,
 		[LLMC_VERSION] = w->dtype == DT_F32 ? VERSION_FP32 : VERSION_BF16,
 		[LLMC_MARK] = LLMC_IS_MARKED};
-	if (l->write(h, m, e) || number_file_bytes(w, h, sizeof(h), e) ||
+	if (l->write(h, m, e) || number_file_append_bytes(w, h, sizeof(h), e) ||
 		write_tensors(w, v, m, e))
 		return -1;
 	hash = number_file_hash(w);
@@ -218,7 +217,7 @@ static int check_model(
 	uint64_t hash;
 	if (dtype == DT_F16)
 		return err_set(e, EX_USAGE,
-			"--dtype fp16: not supported by llm.c's files; give fp32 or bf16");
+			"--dtype fp16: llm.c's files do not support it; specify fp32 or bf16");
 	return llmc_find_by_arch(m->c.arch)->write(header, m, e) ||
 			       convert_hash(v, dtype, &hash, e)
 		       ? -1
@@ -230,7 +229,7 @@ static int save_llmc(const struct ckpt_view *v, const struct model *m, const cha
 {
 	struct number_file model;
 	return check_model(v, m, o->dtype, e) ||
-			       number_file_begin(&model, path, o->dtype, e) ||
+			       number_file_open(&model, path, o->dtype, e) ||
 			       number_file_close(&model, write_model(&model, v, m, e), e)
 		       ? -1
 		       : durable_commit(&model.d, e);

@@ -11,23 +11,9 @@
 /* llm.c's GPT-2 kernels require a vocabulary of this multiple. */
 enum { VOCAB_MULTIPLE = 128 };
 enum { G_CONTEXT = 2, G_VOCAB, G_LAYERS, G_HEADS, G_DIM, G_PADDED_VOCAB, G_END };
-enum {
-	L_CONTEXT = 2,
-	L_VOCAB,
-	L_LAYERS,
-	L_HEADS,
-	L_KV_HEADS,
-	L_DIM,
-	L_FFN_FACTOR,
-	L_FFN_MULTIPLE,
-	L_NORM_EPS,
-	L_ROPE_THETA,
-	L_SCALED_ROPE,
-	L_BATCH,
-	L_MAJOR,
-	L_MINOR,
-	L_END
-};
+enum { L_CONTEXT = 2, L_VOCAB, L_LAYERS, L_HEADS, L_KV_HEADS, L_DIM, L_FFN_FACTOR };
+enum { L_FFN_MULTIPLE = L_FFN_FACTOR + 1, L_NORM_EPS, L_ROPE_THETA, L_SCALED_ROPE };
+enum { L_BATCH = L_SCALED_ROPE + 1, L_MAJOR, L_MINOR, L_END };
 
 static const struct llmc_kind gpt2_kinds[] = {
 	{false, {"tok_embeddings.weight"}},
@@ -62,15 +48,14 @@ static const struct llmc_kind llama_kinds[] = {
 	{0},
 };
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 static int check_words(
 	const int32_t *h, int first, int last, const char *path, struct err *e)
 {
 	for (int i = first; i <= last; i++)
 		if (h[i] < 1 || h[i] > 1 << 24)
-			return err_set(e, EX_DATAERR, "%s: word %d of the header is %d",
-				path, i, h[i]);
+			return err_set(e, EX_DATAERR,
+				"%s: word %d of the header, %d, is invalid", path, i,
+				h[i]);
 	return 0;
 }
 
@@ -81,7 +66,7 @@ static int check_layers(int64_t n_parameters, int64_t layers, int64_t dim,
 	return layers <= 100000 && n_parameters / layers >= dim * dim
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: too short for its header (%lld layers)", path,
+				 "%s: the file is too short for %lld layers", path,
 				 (long long)layers);
 }
 
@@ -91,7 +76,7 @@ static int set_vocabulary(struct model_config *c, int64_t vocab, int64_t rows,
 {
 	if (vocab < 1 || rows < vocab || rows > max_rows)
 		return err_set(e, EX_DATAERR,
-			"%s: %lld rows for %lld tokens, padded to %lld", path,
+			"%s: header: %lld rows for %lld tokens, padded to %lld", path,
 			(long long)rows, (long long)vocab, (long long)max_rows);
 	c->vocab = vocab;
 	c->vocab_multiple = rows == vocab			      ? 1
@@ -117,7 +102,7 @@ static int read_gpt2(const int32_t *h, int64_t n_parameters, struct model_config
 }
 
 /* Returns the feed-forward width (three matrices per layer) that n parameters imply; 0: none. */
-static int64_t llama_ffn_dim(const struct model_config *c, int64_t rows, int64_t n)
+static int64_t derive_ffn_dim(const struct model_config *c, int64_t rows, int64_t n)
 {
 	int64_t kv = c->dim / c->heads * c->kv_heads;
 	int64_t rest = (2 * rows + 1) * c->dim +
@@ -126,7 +111,7 @@ static int64_t llama_ffn_dim(const struct model_config *c, int64_t rows, int64_t
 	return n > rest && (n - rest) % per_width == 0 ? (n - rest) / per_width : 0;
 }
 
-static void scale_rope(struct model_config *c)
+static void set_llama3_rope(struct model_config *c)
 {
 	c->rope_scaling = ROPE_LLAMA3;
 	c->rope_factor = 8;
@@ -144,7 +129,7 @@ static int read_llama(const int32_t *h, int64_t n_parameters, struct model_confi
 	if (h[L_DIM] % h[L_HEADS] || h[L_HEADS] % h[L_KV_HEADS] || h[L_ROPE_THETA] < 1 ||
 		h[L_SCALED_ROPE] < 0 || h[L_SCALED_ROPE] > 1)
 		return err_set(e, EX_DATAERR,
-			"%s: %d dim, %d heads, %d kv-heads, rope-theta %d, scaled %d",
+			"%s: header: dim %d, heads %d, kv-heads %d, rope-theta %d, scaled %d",
 			path, h[L_DIM], h[L_HEADS], h[L_KV_HEADS], h[L_ROPE_THETA],
 			h[L_SCALED_ROPE]);
 	*rows = h[L_VOCAB];
@@ -156,30 +141,29 @@ static int read_llama(const int32_t *h, int64_t n_parameters, struct model_confi
 		.context = h[L_CONTEXT],
 		.rope_theta = h[L_ROPE_THETA]};
 	if (h[L_SCALED_ROPE])
-		scale_rope(c);
-	c->ffn_dim = llama_ffn_dim(c, *rows, n_parameters);
+		set_llama3_rope(c);
+	c->ffn_dim = derive_ffn_dim(c, *rows, n_parameters);
 	if (!c->ffn_dim)
 		return err_set(e, EX_DATAERR,
-			"%s: no feed-forward width matches the size of the file: damaged, "
-			"or another model",
+			"%s: no feed-forward width matches the size of the file: the file "
+			"is damaged",
 			path);
 	return set_vocabulary(c, h[LLMC_MARK] == LLMC_IS_MARKED ? h[LLMC_OWN] : *rows,
 		*rows, *rows, path, e);
 }
 
-/* ---- writing -------------------------------------------------------------------------- */
-
-static bool has_eps(const struct model_config *c)
+static bool has_llmc_norm_eps(const struct model_config *c)
 {
 	return fabs(c->norm_eps - 1e-5) < 1e-12;
 }
 
+/* Sets the header of a GPT-2 model. Fails if llm.c does not support the model. */
 static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	if (m->act != ACT_GELU_TANH || !m->bias || !m->tie || c->kv_heads != c->heads ||
-		model_q_width(m) != c->dim || c->ffn_dim != 4 * c->dim || !has_eps(c) ||
-		c->window)
+		model_q_width(m) != c->dim || c->ffn_dim != 4 * c->dim ||
+		!has_llmc_norm_eps(c) || c->window)
 		return err_set(e, EX_DATAERR,
 			"llm.c supports GPT-2 only with gelu-tanh, biases, a tied output "
 			"layer, ffn-dim = 4 dim, heads of dim / heads channels, norm-eps "
@@ -196,22 +180,24 @@ static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 
 static bool has_llama_rope(const struct model_config *c)
 {
-	struct model_config scaled;
-	scale_rope(&scaled);
-	bool same = c->rope_factor == scaled.rope_factor &&
-		    c->rope_low == scaled.rope_low && c->rope_high == scaled.rope_high &&
-		    c->rope_original == scaled.rope_original;
+	struct model_config llama3;
+	set_llama3_rope(&llama3);
+	bool is_llama3 = c->rope_factor == llama3.rope_factor &&
+			 c->rope_low == llama3.rope_low &&
+			 c->rope_high == llama3.rope_high &&
+			 c->rope_original == llama3.rope_original;
 	return c->rope_theta >= 1 && c->rope_theta <= INT32_MAX &&
 	       c->rope_theta == floor(c->rope_theta) &&
 	       (c->rope_scaling == ROPE_PLAIN ||
-		       (c->rope_scaling == ROPE_LLAMA3 && same));
+		       (c->rope_scaling == ROPE_LLAMA3 && is_llama3));
 }
 
+/* Sets the header of a Llama 3 model. Fails if llm.c does not support the model. */
 static int write_llama(int32_t *h, const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	int32_t multiple = 1024;
-	if (m->act != ACT_SWIGLU || m->qkv_bias || m->tie || !has_eps(c) ||
+	if (m->act != ACT_SWIGLU || m->qkv_bias || m->tie || !has_llmc_norm_eps(c) ||
 		model_q_width(m) != c->dim || c->qk_norm || c->nope_every ||
 		!has_llama_rope(c) || c->window)
 		return err_set(e, EX_DATAERR,
@@ -237,8 +223,6 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 	h[LLMC_OWN] = (int32_t)c->vocab;
 	return 0;
 }
-
-/* ---- the table ------------------------------------------------------------------------ */
 
 static const struct llmc_layout layouts[] = {
 	{20240326, ARCH_GPT2, G_END, gpt2_kinds, false, read_gpt2, write_gpt2,

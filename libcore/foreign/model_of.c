@@ -51,25 +51,26 @@ int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
 	for (int i = 0; i < m->n_tensors && !rc; i++)
 		rc = check_tensor(v, &m->tensors[i], e);
 	if (!rc && v->n_tensors != m->n_tensors)
-		rc = err_set(e, EX_DATAERR, "%s has %d tensors, but its model %d",
-			v->name, v->n_tensors, m->n_tensors);
+		rc = err_set(e, EX_DATAERR,
+			"%s has %d tensors, but its options specify %d", v->name,
+			v->n_tensors, m->n_tensors);
 	if (rc)
 		model_free(m);
 	return rc;
 }
 
-static void add_int(struct str *out, const char *key, int64_t x)
+static void append_int(struct str *out, const char *key, int64_t x)
 {
 	str_printf(out, "%s = %lld\n", key, (long long)x);
 }
 
-static void add_real(struct str *out, const char *key, double x)
+static void append_real(struct str *out, const char *key, double x)
 {
 	char text[NUM_TEXT];
 	str_printf(out, "%s = %s\n", key, text_double(text, x));
 }
 
-static void print_factors(const struct model_config *c, struct str *out)
+static void append_scales(const struct model_config *c, struct str *out)
 {
 	const struct {
 		const char *key;
@@ -80,62 +81,62 @@ static void print_factors(const struct model_config *c, struct str *out)
 		{"score-cap", c->score_cap}, {"logit-cap", c->logit_cap}};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		if (all[i].x > 0)
-			add_real(out, all[i].key, all[i].x);
+			append_real(out, all[i].key, all[i].x);
 }
 
 /* Appends the options of the model, except those that its architecture implies. */
-static void print_options(const struct model *m, struct str *out)
+static void append_options(const struct model *m, struct str *out)
 {
 	const struct model_config *c = &m->c;
 	str_printf(out, "arch = %s\n", arch_names[c->arch]);
-	add_int(out, "layers", c->layers);
-	add_int(out, "heads", c->heads);
+	append_int(out, "layers", c->layers);
+	append_int(out, "heads", c->heads);
 	if (c->kv_heads != c->heads)
-		add_int(out, "kv-heads", c->kv_heads);
+		append_int(out, "kv-heads", c->kv_heads);
 	if (m->head_dim * c->heads != c->dim)
-		add_int(out, "head-dim", m->head_dim);
-	add_int(out, "dim", c->dim);
-	add_int(out, "ffn-dim", c->ffn_dim);
-	add_int(out, "context", c->context);
-	add_int(out, "vocab", c->vocab);
+		append_int(out, "head-dim", m->head_dim);
+	append_int(out, "dim", c->dim);
+	append_int(out, "ffn-dim", c->ffn_dim);
+	append_int(out, "context", c->context);
+	append_int(out, "vocab", c->vocab);
 	if (c->vocab_multiple > 1)
-		add_int(out, "vocab-multiple", c->vocab_multiple);
+		append_int(out, "vocab-multiple", c->vocab_multiple);
 	str_printf(out, "act = %s\n", act_names[c->act]);
 	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
-	add_real(out, "norm-eps", c->norm_eps);
+	append_real(out, "norm-eps", c->norm_eps);
 	if (c->window)
-		add_int(out, "sliding-window", c->window);
+		append_int(out, "sliding-window", c->window);
 	if (c->window_from)
-		add_int(out, "sliding-window-from", c->window_from);
+		append_int(out, "sliding-window-from", c->window_from);
 	if (c->window_skip)
-		add_int(out, "sliding-window-skip", c->window_skip);
+		append_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
-	print_factors(c, out);
+	append_scales(c, out);
 	if (!m->arch->rope)
 		return;
 	if (c->nope_every)
-		add_int(out, "nope-every", c->nope_every);
-	add_real(out, "rope-theta", c->rope_theta);
+		append_int(out, "nope-every", c->nope_every);
+	append_real(out, "rope-theta", c->rope_theta);
 	if (c->rope_local_theta > 0)
-		add_real(out, "rope-local-theta", c->rope_local_theta);
+		append_real(out, "rope-local-theta", c->rope_local_theta);
 	if (c->rotary)
-		add_int(out, "rotary-channels", c->rotary);
+		append_int(out, "rotary-channels", c->rotary);
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
 	str_printf(out, "rope-scaling = %s\n", rope_scaling_names[c->rope_scaling]);
-	add_real(out, "rope-factor", c->rope_factor);
+	append_real(out, "rope-factor", c->rope_factor);
 	if (c->rope_scaling == ROPE_LLAMA3) {
-		add_real(out, "rope-low", c->rope_low);
-		add_real(out, "rope-high", c->rope_high);
-		add_int(out, "rope-original", c->rope_original);
+		append_real(out, "rope-low", c->rope_low);
+		append_real(out, "rope-high", c->rope_high);
+		append_int(out, "rope-original", c->rope_original);
 	} else if (c->rope_scaling == ROPE_YARN) {
-		add_real(out, "rope-slow", c->rope_slow);
-		add_real(out, "rope-fast", c->rope_fast);
+		append_real(out, "rope-slow", c->rope_slow);
+		append_real(out, "rope-fast", c->rope_fast);
 		if (c->rope_attention > 0)
-			add_real(out, "rope-attention", c->rope_attention);
-		add_int(out, "rope-original", c->rope_original);
+			append_real(out, "rope-attention", c->rope_attention);
+		append_int(out, "rope-original", c->rope_original);
 	}
 }
 
@@ -165,12 +166,12 @@ int convert_options(const char *config, int64_t vocab, struct str *out, struct e
 	if (model_init(&m, &c, vocab, e))
 		return -1;
 	m.c.layers = layers;
-	print_options(&m, out);
+	append_options(&m, out);
 	model_free(&m);
 	return 0;
 }
 
-static int model_options(const struct ckpt_view *v, struct str *out, struct err *e)
+static int append_model_options(const struct ckpt_view *v, struct str *out, struct err *e)
 {
 	return convert_options(
 		v->config.s, v->tokenizer ? v->tokenizer->vocab.n : 0, out, e);
@@ -181,7 +182,7 @@ int convert_same_model(
 {
 	scoped_str x = {0}, y = {0}, differ = {0};
 	const struct conf_text first = {&x, a->name}, second = {&y, b->name};
-	int rc = model_options(a, &x, e) || model_options(b, &y, e) ||
+	int rc = append_model_options(a, &x, e) || append_model_options(b, &y, e) ||
 		 conf_diff(&first, &second, "", "", " and ", &differ, e);
 	if (rc)
 		e->code = EX_DATAERR;
@@ -203,7 +204,7 @@ void convert_view(struct ckpt_view *v, const struct model *m, const char *path)
 			.loss = none,
 			.val_loss = none,
 			.best_val_loss = none}};
-	print_options(m, &v->config);
+	append_options(m, &v->config);
 	strs_add(&v->groups, "model");
 	v->n_tensors = m->n_tensors;
 	v->tensors = xcalloc((size_t)m->n_tensors, sizeof(*v->tensors));

@@ -19,7 +19,7 @@ int read_floats(int fd, const char *path, enum dtype dtype, int64_t at, int64_t 
 	return rc;
 }
 
-int number_file_begin(
+int number_file_open(
 	struct number_file *f, const char *path, enum dtype dtype, struct err *e)
 {
 	*f = (struct number_file){.path = path, .dtype = dtype};
@@ -29,12 +29,12 @@ int number_file_begin(
 	f->hash = hash_open();
 	f->fd = durable_open(&f->d);
 	return f->fd < 0
-		       ? number_file_end(f,
+		       ? number_file_commit(f,
 				 err_set(e, EX_IOERR, "%s: %s", path, strerror(errno)), e)
 		       : 0;
 }
 
-int number_file_bytes(
+int number_file_append_bytes(
 	struct number_file *f, const void *p, int64_t n_bytes, struct err *e)
 {
 	hash_add(f->hash, p, (size_t)n_bytes);
@@ -43,19 +43,19 @@ int number_file_bytes(
 	return 0;
 }
 
-int number_file_put(struct number_file *f, const float *x, int64_t n, struct err *e)
+int number_file_append(struct number_file *f, const float *x, int64_t n, struct err *e)
 {
 	int64_t n_bytes = n * dtype_bytes(f->dtype);
 	f->n += n;
 	if (f->dtype == DT_F32)
-		return number_file_bytes(f, x, n_bytes, e);
+		return number_file_append_bytes(f, x, n_bytes, e);
 	f->half = xrealloc(f->half, (size_t)n_bytes + 1);
 	f->device.k->narrow(&f->device, f->half, mat((float *)x, 1, n), f->dtype);
-	return number_file_bytes(f, f->half, n_bytes, e);
+	return number_file_append_bytes(f, f->half, n_bytes, e);
 }
 
-/* (in blocks of a few MiB) */
-int number_file_rows(struct number_file *f, const struct ckpt_view *v,
+/* Reads and writes blocks of a few MiB. */
+int number_file_append_rows(struct number_file *f, const struct ckpt_view *v,
 	const struct ckpt_rows *rows, struct err *e)
 {
 	enum { BLOCK_FLOATS = 1 << 20 };
@@ -71,7 +71,7 @@ int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 		part.n = max64(0, min64(n, t->dims[0] - r));
 		memset(x, 0, (size_t)(n * width) * sizeof(*x));
 		rc = (part.n && v->read(v, &part, x, e)) ||
-		     number_file_put(f, x, n * width, e);
+		     number_file_append(f, x, n * width, e);
 	}
 	return rc ? -1 : 0;
 }
@@ -105,7 +105,7 @@ int number_file_close(struct number_file *f, int rc, struct err *e)
 	return rc ? -1 : 0;
 }
 
-int number_file_end(struct number_file *f, int rc, struct err *e)
+int number_file_commit(struct number_file *f, int rc, struct err *e)
 {
 	return number_file_close(f, rc, e) ? -1 : durable_commit(&f->d, e);
 }

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* ---- where our tensors are --------------------------------------------------------------- */
+/* ---- the view --------------------------------------------------------------- */
 
 struct torch_view {
 	/* Only while opening: */
@@ -17,8 +17,8 @@ struct torch_view {
 	struct torch_file file;
 	struct torch_names names;
 	struct model m;
-	int moments; /* torch_names_has_moments() */
-	struct placement at;
+	int moments;		       /* torch_names_has_moments() */
+	struct placement at;	       /* where the items of our tensors are */
 	const struct torch_item *tied; /* a separately saved output layer; or NULL */
 	/* Cache: a whole transposed item, or one layer of a stacked item. */
 	const struct torch_item *cached;
@@ -40,13 +40,13 @@ static void close_torch(struct ckpt_view *v)
 	free(x);
 }
 
-/* Returns the row of the source that has our row. */
+/* Returns the row of a source item that has a row of our tensor. */
 static int64_t source_row(
 	const struct torch_view *x, const struct tensor_source *s, int64_t row)
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
-	if (s->pairs || s->partly)
+	if (s->pairs || s->rotates_partly)
 		at = source_channel(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
@@ -60,7 +60,7 @@ static int64_t source_row(
 }
 
 /* Reads rows [row, row + n) of an item into the cache. */
-static int read_whole(struct torch_view *x, const struct tensor_source *s, int64_t row,
+static int cache_rows(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t n, struct err *e)
 {
 	if (x->cached == s->item && x->cached_layer == s->layer)
@@ -75,12 +75,12 @@ static int read_whole(struct torch_view *x, const struct tensor_source *s, int64
 	return 0;
 }
 
-/* Reads our rows from columns of the source. */
+/* Reads rows of our tensor from columns of the source item. */
 static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 	int64_t row, int64_t n, float *out, struct err *e)
 {
 	int64_t inputs = s->item->dims[0], width = s->item->dims[1];
-	if (read_whole(x, s, 0, inputs, e))
+	if (cache_rows(x, s, 0, inputs, e))
 		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
@@ -88,15 +88,15 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 	return 0;
 }
 
-/* Reads one of our rows, of `width` elements. */
+/* Reads a row of our tensor, of `width` elements. */
 static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
-	bool moved = s->pairs || s->partly || s->fused != NOT_FUSED;
-	int64_t at = moved ? source_row(x, s, row) : s->first + row;
+	bool is_permuted = s->pairs || s->rotates_partly || s->fused != NOT_FUSED;
+	int64_t at = is_permuted ? source_row(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
-	if (read_whole(x, s, s->layer, 1, e))
+	if (cache_rows(x, s, s->layer, 1, e))
 		return -1;
 	memcpy(out, x->whole + at * width, (size_t)width * sizeof(*out));
 	return 0;
@@ -114,7 +114,7 @@ static int read_torch(
 	}
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
-	if (!s->pairs && !s->partly && s->fused == NOT_FUSED && s->layer < 0)
+	if (!s->pairs && !s->rotates_partly && s->fused == NOT_FUSED && s->layer < 0)
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
 		if (read_row(x, s, r->row + i, width, out + i * width, e))
@@ -131,7 +131,7 @@ void append_item_range(const struct torch_item *t, int64_t first, int64_t n, boo
 			(long long)(first + n));
 }
 
-static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
 	const struct tensor_source *s = get_source(&x->at, CKPT_MODEL, tensor);
@@ -154,7 +154,7 @@ static int by_address(const void *a, const void *b)
 }
 
 /* Lists the distinct items of the parameters, sorted by address. Returns their number. */
-static int64_t list_used(const struct torch_view *x, const struct torch_item **out)
+static int64_t list_used_items(const struct torch_view *x, const struct torch_item **out)
 {
 	int64_t n = 0, n_all = 0;
 	for (int i = 0; i < x->m.n_tensors; i++)
@@ -187,10 +187,10 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 		   : 0;
 }
 
-/* Compares a copy with its original `first`, and calls report(). */
+/* Compares a copy with the original `first` (NULL: does nothing), and calls report(). */
 static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	struct ckpt_copy *c, const struct torch_item *copy, ckpt_report_copy *report,
-	void *with, struct err *e)
+	void *arg, struct err *e)
 {
 	static const char *const kinds[] = {"exp_avg", "exp_avg_sq", "step"};
 	struct torch_difference d;
@@ -206,26 +206,26 @@ static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	c->at = d.first;
 	memcpy(c->value, d.value, sizeof(d.value));
 	c->distance = d.distance;
-	report(with, c);
+	report(arg, c);
 	return 0;
 }
 
 static int compare_copies(
-	const struct ckpt_view *v, ckpt_report_copy *report, void *with, struct err *e)
+	const struct ckpt_view *v, ckpt_report_copy *report, void *arg, struct err *e)
 {
 	struct torch_view *x = v->with;
 	for (int64_t i = 0; i < x->file.n_copies; i++) {
 		const struct torch_copy *copy = &x->file.copies[i];
 		struct ckpt_copy c = {.whose = copy->owner, .first = copy->item_owner};
 		if (compare_copy(x, torch_find(&x->file, copy->item.name), &c,
-			    &copy->item, report, with, e))
+			    &copy->item, report, arg, e))
 			return -1;
 	}
 	if (!x->tied)
 		return 0;
 	struct ckpt_copy c = {
 		.whose = "the output layer", .first = "the embedding that it is tied to"};
-	return compare_copy(x, x->names.table, &c, x->tied, report, with, e);
+	return compare_copy(x, x->names.table, &c, x->tied, report, arg, e);
 }
 
 /* Returns true for buffers that are computed, not trained. */
@@ -249,7 +249,7 @@ static bool is_model_name(const char *name)
 	return false;
 }
 
-/* Fails if the file has a tensor of a model that this model lacks. `used`: from list_used(). */
+/* Fails if the file has a tensor that the model lacks. `used`: from list_used_items(). */
 static int check_all_used(struct torch_view *x, const struct torch_item *const *used,
 	int64_t n, struct err *e)
 {
@@ -258,8 +258,8 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	for (int64_t i = 0; i < x->names.n; i++) {
 		const struct torch_item *t = x->names.v[i].item;
 		const char *name = x->names.v[i].text;
-		bool begins = !strncmp(name, prefix, strlen(prefix));
-		name += begins ? strlen(prefix) : 0;
+		bool has_prefix = !strncmp(name, prefix, strlen(prefix));
+		name += has_prefix ? strlen(prefix) : 0;
 		if (t->kind != TORCH_TENSOR || !is_model_name(name) || is_buffer(name) ||
 			bsearch(&t, used, (size_t)n, sizeof(*used), by_address) ||
 			(d->is_copy && d->is_copy(&x->names, name)))
@@ -274,8 +274,6 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	}
 	return 0;
 }
-
-/* ---- the optimizer's step -------------------------------------------------------------------- */
 
 /* Reads AdamW's step. pt-train has one for all parameters. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
@@ -344,7 +342,7 @@ static int by_order(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Marks the items without any trained tensor as frozen. */
+/* Marks the items that no trained tensor uses as frozen. */
 static void set_frozen(
 	const struct torch_view *x, struct torch_parameter *list, int64_t n)
 {
@@ -356,36 +354,36 @@ static void set_frozen(
 				list[k].frozen = false;
 }
 
-/* Finds the parameters of an optimizer's numbers. `used`: items of all parameters. */
-static int match_numbers(
+/* Maps the numbers of an optimizer to parameters. `used`: the items of all n parameters. */
+static int map_numbers(
 	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
 {
 	if (!x->moments)
 		return 0;
-	bool by_name = false, numbered = false;
+	bool sorted_by_name = false, is_numbered = false;
 	for (int64_t i = 0; i < n; i++) {
-		by_name = by_name || used[i]->order < 0;
-		numbered = numbered ||
-			   torch_names_find_numbered(&x->names, "state", i, "exp_avg");
+		sorted_by_name = sorted_by_name || used[i]->order < 0;
+		is_numbered = is_numbered ||
+			      torch_names_find_numbered(&x->names, "state", i, "exp_avg");
 	}
-	if (!numbered)
+	if (!is_numbered)
 		return 0;
-	if (!by_name)
+	if (!sorted_by_name)
 		qsort(used, (size_t)n, sizeof(*used), by_order);
-	else if ((n = stems_in_order(&x->at, used, e)) < 0)
+	else if ((n = stems_list_in_order(&x->at, used, e)) < 0)
 		return -1;
 	struct torch_parameter *list = xcalloc((size_t)n + 1, sizeof(*list));
 	for (int64_t i = 0; i < n; i++)
 		list[i].item = used[i];
 	if (x->how->freeze && x->how->freeze->n)
 		set_frozen(x, list, n);
-	int rc = torch_names_find_order(&x->names, &x->file, list, n, e);
+	int rc = torch_names_set_order(&x->names, &x->file, list, n, e);
 	free(list);
 	return rc;
 }
 
-/* Warns of tensors without moments (zeros) that --freeze does not name. */
-static int check_means(
+/* Warns of tensors without moments that --freeze does not name; fails if no tensor has moments. */
+static int check_moments(
 	const struct torch_view *x, const struct torch_item *const *means, struct err *e)
 {
 	int n_missing = 0, n_frozen = 0, first = -1;
@@ -400,20 +398,20 @@ static int check_means(
 			"%s: no AdamW moments have the names of the model's tensors",
 			x->file.path);
 	if (first >= 0)
-		warn("%s: exp_avg is missing for %d of %d tensors, such as %s: assuming untrained, "
-		     "zeros",
+		warn("%s: exp_avg is missing for %d of %d tensors, such as %s: their moments are "
+		     "taken as zeros",
 			x->file.path, n_missing - n_frozen, x->m.n_tensors,
 			x->m.tensors[first].name);
 	return 0;
 }
 
-/* Adds the moments, if there are any. */
+/* Checks that all tensors are used; adds moments and optimizer settings if the file has them. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
-	int64_t n = list_used(x, used);
-	int rc = check_all_used(x, used, n, e) || match_numbers(x, used, n, e);
+	int64_t n = list_used_items(x, used);
+	int rc = check_all_used(x, used, n, e) || map_numbers(x, used, n, e);
 	if (rc)
 		return -1;
 	if (!x->moments) {
@@ -421,7 +419,7 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		return 0;
 	}
 	for (int g = 1; g < SOURCE_GROUPS; g++) {
-		if (x->names.dialect->find(&x->at, g, e))
+		if (x->names.dialect->set_sources(&x->at, g, e))
 			return -1;
 		strs_add(&v->groups, source_groups[g]);
 	}
@@ -434,28 +432,30 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 					 get_source(&x->at, CKPT_MODEL, i)->item))
 			torch_names_describe_state(&x->names, &v->other_state);
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
-	rc = check_means(x, means, e) ||
+	rc = check_moments(x, means, e) ||
 	     torch_read_settings(
 		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
 	     torch_read_variant(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
-			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
+			       torch_config_append_adamw(
+				       &v->config, &x->file, &x->names, e)
 		       ? -1
 		       : 0;
 }
 
-/* ---- the format
- * ---------------------------------------------------------------------------------- */
+/* ---- the format ---------------------------------------------------------------------------- */
 
-static int load(
+/* Opens a model, with the moments of its optimizer if the file has them. */
+static int load_model(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct model_config c;
 	if (torch_open_as(&x->file, x->container, path, e) ||
-		torch_config_class(x->file.path, x->how->config, e) ||
+		torch_config_check_class(x->file.path, x->how->config, e) ||
 		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
-		torch_config(&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
+		torch_config_read(
+			&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
@@ -469,12 +469,14 @@ static int load(
 	x->at.sources =
 		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
-	return x->names.dialect->find(&x->at, CKPT_MODEL, e) || add_moments(x, v, e) ? -1
-										     : 0;
+	return x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
+			       add_moments(x, v, e)
+		       ? -1
+		       : 0;
 }
 
 /* Fails if a gradient is neither a tensor nor None, such as a DTensor's shard. */
-static int check_values(const struct torch_view *x, struct err *e)
+static int check_gradient_values(const struct torch_view *x, struct err *e)
 {
 	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
 	for (int64_t i = 0; i < x->names.n; i++) {
@@ -496,31 +498,32 @@ static int check_values(const struct torch_view *x, struct err *e)
 	return 0;
 }
 
-/* Opens gradients of a model that another file specifies. */
+/* Opens gradients of the model how->gradients_of. */
 static int load_gradients(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
 	if (convert_model(x->how->gradients_of, &x->m, e) ||
 		torch_open_as(&x->file, x->container, path, e))
 		return -1;
-	struct err other = {0};
-	int rc = torch_names_open_some(&x->names, &x->file, &x->m, e);
-	if (check_values(x, &other))
-		*e = other;
+	struct err value_error = {0};
+	int rc = torch_names_open_partial(&x->names, &x->file, &x->m, e);
+	if (check_gradient_values(x, &value_error))
+		*e = value_error;
 	if (rc || e->code)
 		return -1;
 	if (x->names.dialect->fused)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: gradients with the names of %s are not supported", path,
 			x->names.dialect->name);
-	x->at = (struct placement){.names = &x->names, .m = &x->m, .some = true};
+	x->at = (struct placement){
+		.names = &x->names, .m = &x->m, .allows_missing = true};
 	x->at.sources =
 		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
-	if (x->names.dialect->find(&x->at, CKPT_MODEL, e) ||
-		check_all_used(x, used, list_used(x, used), e))
+	if (x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
+		check_all_used(x, used, list_used_items(x, used), e))
 		return -1;
 	for (int i = 0; i < x->m.n_tensors; i++)
 		x->how->found[i] = get_source(&x->at, CKPT_MODEL, i)->item != NULL;
@@ -539,10 +542,11 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	*v = (struct ckpt_view){0};
 	x->how = how;
 	x->container = probed;
-	int rc = how->gradients_of ? load_gradients(x, v, path, e) : load(x, v, path, e);
+	int rc = how->gradients_of ? load_gradients(x, v, path, e)
+				   : load_model(x, v, path, e);
 	v->read = read_torch;
 	v->copies = compare_copies;
-	v->file_name = name_in_file;
+	v->file_name = append_file_name;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)
@@ -550,7 +554,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	return rc;
 }
 
-static bool is_name(const char *path)
+static bool is_torch_name(const char *path)
 {
 	(void)path;
 	return false;
@@ -570,7 +574,7 @@ const struct convert_format convert_torch = {
 	.name = "torch",
 	.help = "PyTorch checkpoints: files of torch.save, directories of DCP",
 	.probe = probe_torch,
-	.is_name = is_name,
+	.is_name = is_torch_name,
 	.open = open_torch,
 	.save = save_torch,
 };

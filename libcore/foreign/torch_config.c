@@ -12,9 +12,7 @@
 /* The limits of pt-train's options. */
 enum { MAX_DIM = 1 << 22, MAX_ROWS = 1 << 24, MAX_LAYERS = 100000 };
 
-/* ---- configurations -------------------------------------------------------------------------- */
-
-/* Reads a value that the program saved; leaves *out if it is missing. */
+/* Reads a number that the program saved; leaves *out unchanged if it is missing. */
 static int read_argument(struct torch_file *f, const struct torch_names *x,
 	const char *name, double *out, struct err *e)
 {
@@ -32,7 +30,7 @@ static int read_argument(struct torch_file *f, const struct torch_names *x,
 
 /* Reads the options that a program saved with the model. */
 static int read_arguments(struct model_config *c, struct torch_file *f,
-	const struct torch_names *x, bool *context, struct err *e)
+	const struct torch_names *x, bool *has_context, struct err *e)
 {
 	const struct dialect *d = x->dialect;
 	double heads = 0, length = 0;
@@ -45,28 +43,28 @@ static int read_arguments(struct model_config *c, struct torch_file *f,
 		return -1;
 	c->heads = (int64_t)heads;
 	c->context = d->context ? (int64_t)length : c->context;
-	*context = c->context > 0 && c->context <= MAX_DIM;
+	*has_context = c->context > 0 && c->context <= MAX_DIM;
 	return 0;
 }
 
 /* The options that a file specifies, even if the value is pt-train's default. */
 struct specified {
-	bool heads, context, tie;
+	bool has_heads, has_context, has_tie;
 };
 
-static int note_key(void *to, const char *key, const char *value, struct err *e)
+static int mark_specified(void *arg, const char *key, const char *value, struct err *e)
 {
-	struct specified *s = to;
+	struct specified *s = arg;
 	(void)value, (void)e;
-	s->heads = s->heads || !strcmp(key, "heads");
-	s->context = s->context || !strcmp(key, "context");
-	s->tie = s->tie || !strcmp(key, "tie");
+	s->has_heads = s->has_heads || !strcmp(key, "heads");
+	s->has_context = s->has_context || !strcmp(key, "context");
+	s->has_tie = s->has_tie || !strcmp(key, "tie");
 	return 0;
 }
 
 /* Reads the model options of a file like pt-train's --config. */
-static int read_options(
-	struct model_config *c, const char *path, bool *context, struct err *e)
+static int read_option_file(
+	struct model_config *c, const char *path, bool *has_context, struct err *e)
 {
 	enum { MAX_BYTES = 1 << 20 };
 	scoped_str text = {0};
@@ -77,12 +75,12 @@ static int read_options(
 	const char *all = text.s ? text.s : "";
 	int rc = opts_from_text(&train_program, &o, all, false, e);
 	rc = rc ? err_prefix(e, "%s: ", path)
-		: conf_parse(all, text.len, path, note_key, &specified, e);
+		: conf_parse(all, text.len, path, mark_specified, &specified, e);
 	*c = o.model;
 	c->virtual_degrees = NULL; /* (owned by the options) */
-	*context = specified.context;
-	c->heads = specified.heads ? c->heads : 0;
-	c->tie = specified.tie ? c->tie : BY_ARCH;
+	*has_context = specified.has_context;
+	c->heads = specified.has_heads ? c->heads : 0;
+	c->tie = specified.has_tie ? c->tie : BY_ARCH;
 	opts_free(&train_program, &o);
 	return rc ? -1 : 0;
 }
@@ -116,14 +114,14 @@ static char *find_config(const char *path, const char *given)
 	return NULL;
 }
 
-int torch_config_class(const char *checkpoint, const char *given, struct err *e)
+int torch_config_check_class(const char *checkpoint, const char *given, struct err *e)
 {
 	scoped_ptr char *path = find_config(checkpoint, given);
 	struct hf_config h;
-	struct err once = {0};
+	struct err read_once = {0};
 	if (!path || !text_ends(path, ".json"))
 		return 0;
-	if (given && file_check_regular(path, &once)) /* (a FIFO can be read once) */
+	if (given && file_check_regular(path, &read_once)) /* (a FIFO can be read once) */
 		return 0;
 	return file_check_regular(path, e) || hf_config_read(&h, path, e) ? -1 : 0;
 }
@@ -132,7 +130,7 @@ static int report_mismatch(
 	const char *path, const char *what, int64_t config, int64_t shapes, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"%s: %s is %lld, but %lld by the shapes of the tensors: another model?",
+		"%s: %s is %lld, but the shapes of the tensors give %lld: another model?",
 		path, what, (long long)config, (long long)shapes);
 }
 
@@ -160,11 +158,13 @@ static int check_shapes(const struct model_config *from, const struct model_conf
 	return 0;
 }
 
+/* Reads a configuration; fails if it contradicts the shapes, else completes it from them. */
 static int read_config(struct model_config *c, bool *pairs,
-	const struct model_config *shape, const char *path, bool *context, struct err *e)
+	const struct model_config *shape, const char *path, bool *has_context,
+	struct err *e)
 {
 	struct hf_config h;
-	*context = true;
+	*has_context = true;
 	if (text_ends(path, ".json")) {
 		if (hf_config_read(&h, path, e))
 			return -1;
@@ -180,7 +180,7 @@ static int read_config(struct model_config *c, bool *pairs,
 				shape->qk_norm ? "do" : "do not");
 		return 0;
 	}
-	if (read_options(c, path, context, e))
+	if (read_option_file(c, path, has_context, e))
 		return -1;
 	c->arch = shape->arch;
 	c->layers = shape->layers;
@@ -209,8 +209,8 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 		(c->kv_heads > 0 && c->kv_heads * width != keys &&
 			c->kv_heads != c->heads))
 		return err_set(e, EX_DATAERR,
-			"%s: %lld heads of %lld, %lld key and value heads: the keys have %lld "
-			"rows",
+			"%s: %lld heads of width %lld and %lld key and value heads do not "
+			"match the %lld rows of the keys",
 			path, (long long)c->heads, (long long)width,
 			(long long)c->kv_heads, (long long)keys);
 	c->kv_heads = keys / width;
@@ -229,7 +229,7 @@ static int check_sizes(const struct model_config *c, const char *path, struct er
 		e, EX_DATAERR, "%s: the tensor shapes do not form a valid model", path);
 }
 
-int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
+int torch_config_read(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
@@ -237,23 +237,23 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	if (check_sizes(&shape, f->path, e))
 		return -1;
 	scoped_ptr char *path = find_config(f->path, given);
-	bool context = false;
+	bool has_context = false;
 	*c = shape;
 	*pairs = false;
 	int rc = path && !given ? file_check_regular(path, e) : 0;
 	if (path && !rc)
-		rc = read_config(c, pairs, &shape, path, &context, e);
+		rc = read_config(c, pairs, &shape, path, &has_context, e);
 	if (!rc && shape.context)
 		c->context = shape.context;
 	if (!path)
-		rc = read_arguments(c, f, x, &context, e);
-	if (!rc && (!c->heads || (!context && !shape.context)))
+		rc = read_arguments(c, f, x, &has_context, e);
+	if (!rc && (!c->heads || (!has_context && !shape.context)))
 		rc = err_set(e, EX_USAGE,
 			"%s: the tensors do not determine %s%s; specify --model-config FILE, "
 			"Hugging Face's config.json or pt-train options",
 			path ? path : f->path,
 			c->heads ? "" : "the number of heads (heads)",
-			context || shape.context ? ""
+			has_context || shape.context ? ""
 			: c->heads
 				? "the sequence length (context), norm-eps and rope-theta"
 				: ", sequence length (context), norm-eps and rope-theta");
@@ -261,26 +261,24 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	return rc;
 }
 
-/* ---- the optimizer --------------------------------------------------------------------------- */
-
-/* Sets *agree if all groups from name `at` on have the first group's value. */
-static int groups_agree(struct torch_file *f, const struct torch_names *x,
-	const char *key, int64_t at, const double *v, int64_t n, bool *agree,
+/* Sets *all_agree to whether all groups from name `at` on have the value v[n] of a key. */
+static int check_groups_agree(struct torch_file *f, const struct torch_names *x,
+	const char *key, int64_t at, const double *v, int64_t n, bool *all_agree,
 	struct err *e)
 {
 	const struct torch_item *item;
-	*agree = true;
+	*all_agree = true;
 	while ((item = torch_names_next_option(x, key, &at))) {
 		double other[2];
 		int64_t n_other = 0;
 		if (torch_read_numbers(f, item, 2, other, &n_other, e))
 			return -1;
-		*agree &= n_other == n && !memcmp(other, v, (size_t)n * sizeof(*v));
+		*all_agree &= n_other == n && !memcmp(other, v, (size_t)n * sizeof(*v));
 	}
 	return 0;
 }
 
-/* Appends the parameter groups' value of a key, as one or two options, if all groups agree. */
+/* Appends the value of a key in the parameter groups as options, if all groups agree. */
 static int add_option(struct str *out, struct torch_file *f, const struct torch_names *x,
 	const char *key, const char *const names[2], struct err *e)
 {
@@ -288,21 +286,21 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 	double v[2];
 	int64_t n = 0, at = 0;
 	const struct torch_item *item = torch_names_next_option(x, key, &at);
-	bool agree = true;
+	bool all_agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
 	bool own = x->dialect->read_numbers != NULL;
 	if (own	       ? x->dialect->read_numbers(f, x, path, 2, v, &n, e)
 		: item ? torch_read_numbers(f, item, 2, v, &n, e)
 		       : 0)
 		return -1;
-	if (item && n && !own && groups_agree(f, x, key, at, v, n, &agree, e))
+	if (item && n && !own && check_groups_agree(f, x, key, at, v, n, &all_agree, e))
 		return -1;
-	for (int64_t i = 0; i < n && names[i] && agree; i++)
+	for (int64_t i = 0; i < n && names[i] && all_agree; i++)
 		str_printf(out, "%s = %s\n", names[i], text_double(text, v[i]));
 	return 0;
 }
 
-int torch_config_optimizer(
+int torch_config_append_adamw(
 	struct str *out, struct torch_file *f, const struct torch_names *x, struct err *e)
 {
 	static const struct {

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-static int checksum_path(const struct h5_blocks *b, char path[static 160])
+static int set_checksum_path(const struct h5_blocks *b, char path[static 160])
 {
 	return snprintf(path, 160, "/xxh3%s", b->path) < 160 ? 0 : -1;
 }
@@ -15,7 +15,8 @@ static const struct h5_field block_fields[] = {
 	{0},
 };
 
-static void shape_blocks(struct h5_blocks *b, int ndim, const int64_t *dims)
+/* Sets the shape, and the number and size of rows. */
+static void set_block_shape(struct h5_blocks *b, int ndim, const int64_t *dims)
 {
 	b->ndim = ndim;
 	memcpy(b->dims, dims, (size_t)ndim * sizeof(*dims));
@@ -30,7 +31,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 {
 	*b = (struct h5_blocks){.type = t, .offset = -1};
 	snprintf(b->path, sizeof(b->path), "%s", path);
-	shape_blocks(b, ndim, dims);
+	set_block_shape(b, ndim, dims);
 	b->block_rows = max64(1, H5_BLOCK_BYTES / max64(1, b->row_bytes));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);
 	b->xxh3 = xcalloc((size_t)b->n_blocks, sizeof(*b->xxh3));
@@ -50,7 +51,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e)
 {
 	char path[160];
-	if (checksum_path(b, path))
+	if (set_checksum_path(b, path))
 		return h5_error(f, e, EX_IOERR, "%s: the name is too long", b->path);
 	return h5_put(f, path, H5_U64, 1, &b->n_blocks, b->xxh3, e);
 }
@@ -64,14 +65,14 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	int rc = h5_info_of(f, d, path, &info, e) ||
+	int rc = h5_read_info(f, d, path, &info, e) ||
 		 h5_object_read(f, d, path, block_fields, b, e);
 	H5Dclose(d);
 	if (rc)
 		return -1;
 	b->type = info.type;
 	b->offset = info.offset;
-	shape_blocks(b, info.ndim, info.dims);
+	set_block_shape(b, info.ndim, info.dims);
 	if (info.n && b->offset < 0)
 		return h5_error(f, e, EX_DATAERR,
 			"dataset %s is %s; it must be contiguous", path,
@@ -80,7 +81,7 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 		return h5_error(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);
-	if (checksum_path(b, sums))
+	if (set_checksum_path(b, sums))
 		return h5_error(f, e, EX_DATAERR, "%s: the name is too long", b->path);
 	return h5_get(
 		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
@@ -103,7 +104,7 @@ int h5_block_check(
 	if (hash_bytes(data, (size_t)h5_block_bytes(b, block), 0) == b->xxh3[block])
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: rows %lld to %lld do not match their checksum; the file is damaged",
+		"%s: rows %lld to %lld do not match their checksum: the file is damaged",
 		b->path, (long long)(block * b->block_rows),
 		(long long)(min64((block + 1) * b->block_rows, b->rows) - 1));
 }
@@ -125,7 +126,7 @@ int h5_block_check_written(const struct h5_blocks *b, int fd, int64_t block, voi
 	if (!h5_block_read(b, fd, block, piece, e))
 		return 0;
 	e->code = EX_IOERR;
-	return err_prefix(e, "%s, as it was written: ", name);
+	return err_prefix(e, "%s, read back after writing: ", name);
 }
 
 int h5_blocks_check_written(

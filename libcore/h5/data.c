@@ -3,14 +3,14 @@
 
 #include <errno.h>
 
-/* H5Lexists checks only the last link of a path, so each prefix is checked. */
+/* Checks each prefix of the path, since H5Lexists checks only the last link. */
 bool h5_has(struct h5 *f, const char *path)
 {
 	char part[256];
 	size_t n = strlen(path);
 	if (n >= sizeof(part))
 		return false;
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	for (size_t i = 1; i <= n; i++) {
 		if (path[i] != '/' && path[i] != '\0')
 			continue;
@@ -22,6 +22,7 @@ bool h5_has(struct h5 *f, const char *path)
 	return true;
 }
 
+/* Appends the name of a link. Fails for soft and external links. */
 static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *to)
 {
 	enum { MAX_NAME = 255 };
@@ -32,11 +33,11 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
 	return 0;
 }
 
-/* Rejects soft and external links. Lists names in native order and sorts them, because for other
+/* Lists names in native order and sorts them, because for other
  * orders HDF5 (1.10) allocates a table and frees uninitialized entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	if (strcmp(group, "/") && !h5_has(f, group))
 		return h5_error(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
@@ -50,27 +51,27 @@ int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 	return 0;
 }
 
-/* (This is slow, so it is called only for datasets without an offset, as chunked ones are.) */
+/* Returns true if a dataset is chunked. Slow: call it only for datasets without an offset. */
 static bool is_chunked(hid_t dataset)
 {
-	hid_t how = H5Dget_create_plist(dataset);
-	bool chunked = H5Pget_layout(how) == H5D_CHUNKED;
-	H5Pclose(how);
+	hid_t properties = H5Dget_create_plist(dataset);
+	bool chunked = H5Pget_layout(properties) == H5D_CHUNKED;
+	H5Pclose(properties);
 	return chunked;
 }
 
+/* Reads type, shape and offset. Returns -1 if they are invalid, or the data exceed the file. */
 static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 {
 	hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
 	hsize_t dims[H5_MAX_DIMS];
-	int t = h5_type_of(type);
+	int t = h5_find_type(type);
 	int ndim = H5Sget_simple_extent_ndims(space);
 	int rc = -1;
 	if (t >= 0 && ndim >= 0 && ndim <= H5_MAX_DIMS) {
 		H5Sget_simple_extent_dims(space, dims, NULL);
 		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
-		int64_t row = (int64_t)H5Tget_size(
-			type); /* bytes of a row, even without rows */
+		int64_t row = (int64_t)H5Tget_size(type); /* bytes, even without rows */
 		rc = 0;
 		for (int i = 0; i < ndim; i++) {
 			info->dims[i] = (int64_t)dims[i];
@@ -97,14 +98,14 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 
 hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 {
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	hid_t d = H5Dopen2(f->id, path, H5P_DEFAULT);
 	if (d < 0)
 		h5_error(f, e, EX_DATAERR, "dataset %s is missing", path);
 	return d;
 }
 
-int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
+int h5_read_info(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
 	struct err *e)
 {
 	return read_info(f, dataset, info)
@@ -118,7 +119,7 @@ int h5_info(struct h5 *f, const char *path, struct h5_info *info, struct err *e)
 	hid_t d = h5_open_dataset(f, path, e);
 	if (d < 0)
 		return -1;
-	int rc = h5_info_of(f, d, path, info, e);
+	int rc = h5_read_info(f, d, path, info, e);
 	H5Dclose(d);
 	return rc;
 }
@@ -131,7 +132,7 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 		n[i] = (hsize_t)dims[i];
 	if (h5_make_groups(f, path, e))
 		return -1;
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0) {
 		if (f->whole) /* (its checksum would have to be subtracted) */
 			return h5_error(f, e, EX_DATAERR, "%s is written twice", path);
@@ -139,14 +140,15 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 			return h5_write_error(f, e, "%s", path);
 	}
 	hid_t space = H5Screate_simple(ndim, n, NULL);
-	hid_t how = h5_properties(H5P_DATASET_CREATE);
+	hid_t properties = h5_properties(H5P_DATASET_CREATE);
 	if (blocks) {
-		H5Pset_layout(how, H5D_CONTIGUOUS);
-		H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
-		H5Pset_fill_time(how, H5D_FILL_TIME_NEVER);
+		H5Pset_layout(properties, H5D_CONTIGUOUS);
+		H5Pset_alloc_time(properties, H5D_ALLOC_TIME_EARLY);
+		H5Pset_fill_time(properties, H5D_FILL_TIME_NEVER);
 	}
-	hid_t d = H5Dcreate2(f->id, path, type, space, H5P_DEFAULT, how, H5P_DEFAULT);
-	H5Pclose(how);
+	hid_t d = H5Dcreate2(
+		f->id, path, type, space, H5P_DEFAULT, properties, H5P_DEFAULT);
+	H5Pclose(properties);
 	H5Sclose(space);
 	if (d < 0)
 		h5_write_error(f, e, "%s", path);
@@ -155,6 +157,7 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	return d;
 }
 
+/* Writes a dataset, and adds its checksum to f->written. */
 static int put_dataset(struct h5 *f, const char *path, hid_t on_disk, hid_t native,
 	int ndim, const int64_t *dims, const void *data, struct err *e)
 {

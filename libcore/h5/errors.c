@@ -8,73 +8,71 @@ static struct {
 	bool no_memory, ever_no_memory;
 	int failure;	 /* errno value, while `file` is NULL */
 	struct h5 *file; /* NULL: a file is being opened */
-} noted;
+} recorded;
 
 /* Returns the errno value, or 0, in an error of HDF5's file driver, such as "file read failed: ...,
  * filename = 'x.h5', ..., errno = 5, error message = ...". The file name may have any text. */
-static int errno_of(const H5E_error2_t *error)
+static int parse_errno(const H5E_error2_t *error)
 {
-	static const char before[] = "errno = ";
+	static const char label[] = "errno = ";
 	const char *at = NULL;
 	if (!error->func_name || !error->desc || !strstr(error->func_name, "sec2"))
 		return 0;
-	for (const char *p = error->desc; (p = strstr(p, before)); p++)
+	for (const char *p = error->desc; (p = strstr(p, label)); p++)
 		at = p;
-	int why = at ? atoi(at + strlen(before)) : 0;
-	return why == EINVAL
-		       ? 0
-		       : why; /* EINVAL: an invalid offset or length in a damaged file */
+	int why = at ? atoi(at + strlen(label)) : 0;
+	return why == EINVAL ? 0 : why; /* EINVAL: an invalid offset in a damaged file */
 }
 
-static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
+static herr_t record_error(unsigned n, const H5E_error2_t *error, void *context)
 {
-	(void)n, (void)with;
+	(void)n, (void)context;
 	if (error->maj_num == H5E_RESOURCE || error->min_num == H5E_NOSPACE ||
 		error->min_num == H5E_CANTALLOC)
-		noted.no_memory = true;
-	int why = errno_of(error);
-	if (why && noted.file)
-		noted.file->failure = why;
+		recorded.no_memory = true;
+	int why = parse_errno(error);
+	if (why && recorded.file)
+		recorded.file->failure = why;
 	else if (why)
-		noted.failure = why;
+		recorded.failure = why;
 	return 0;
 }
 
-static herr_t note_error(hid_t stack, void *with)
+static herr_t record_errors(hid_t stack, void *context)
 {
-	noted.no_memory |=
-		errno == ENOMEM; /* there may be no memory for the stack either */
-	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
-	noted.ever_no_memory |= noted.no_memory;
+	recorded.no_memory |=
+		errno == ENOMEM; /* HDF5 may lack memory for its stack, too */
+	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, record_error, context);
+	recorded.ever_no_memory |= recorded.no_memory;
 	return rc;
 }
 
 void h5_watch_errors(void)
 {
-	memset(&noted, 0, sizeof(noted));
-	H5Eset_auto2(H5E_DEFAULT, note_error, NULL);
+	memset(&recorded, 0, sizeof(recorded));
+	H5Eset_auto2(H5E_DEFAULT, record_errors, NULL);
 }
 
-void h5_forget_errors(struct h5 *f)
+void h5_begin_call(struct h5 *f)
 {
 	errno = 0;
-	noted.no_memory = false;
-	noted.failure = 0;
-	noted.file = f;
+	recorded.no_memory = false;
+	recorded.failure = 0;
+	recorded.file = f;
 }
 
-void h5_stop_watching(const struct h5 *f)
+void h5_forget_file(const struct h5 *f)
 {
-	if (noted.file == f)
-		noted.file = NULL;
+	if (recorded.file == f)
+		recorded.file = NULL;
 }
 
 int h5_failure(const struct h5 *f)
 {
-	return noted.no_memory ? ENOMEM : f ? f->failure : noted.failure;
+	return recorded.no_memory ? ENOMEM : f ? f->failure : recorded.failure;
 }
 
-bool h5_had_no_memory(void)
+bool h5_ran_out_of_memory(void)
 {
-	return noted.ever_no_memory;
+	return recorded.ever_no_memory;
 }

@@ -7,8 +7,8 @@
 
 enum { MAX_TEXT = 1 << 20 };
 
-/* Subtracts the checksum of an attribute that is about to be replaced. */
-static int forget_attribute(
+/* Subtracts from f->written the checksum of an attribute that is about to be replaced. */
+static int subtract_old_attribute(
 	struct h5 *f, hid_t old, hid_t type, const char *path, const char *name)
 {
 	void *value;
@@ -23,14 +23,16 @@ static int forget_attribute(
 
 /* Opens or creates an attribute. It is deleted only if its type changes, because deleting leaves
  * a gap without a checksum in the file. */
-static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
+static hid_t open_or_create_attribute(struct h5 *f, hid_t object, const char *path,
 	const char *name, hid_t type, hid_t space)
 {
 	if (H5Aexists(object, name) > 0) {
-		hid_t old = H5Aopen(object, name, H5P_DEFAULT), is = H5Aget_type(old);
-		bool same = is >= 0 && H5Tequal(is, type) > 0;
-		int rc = is < 0 || forget_attribute(f, old, is, path, name);
-		H5Tclose(is);
+		hid_t old = H5Aopen(object, name, H5P_DEFAULT),
+		      old_type = H5Aget_type(old);
+		bool same = old_type >= 0 && H5Tequal(old_type, type) > 0;
+		int rc = old_type < 0 ||
+			 subtract_old_attribute(f, old, old_type, path, name);
+		H5Tclose(old_type);
 		if (same && !rc)
 			return old;
 		if (H5Aclose(old) < 0 || rc || H5Adelete(object, name) < 0)
@@ -40,25 +42,25 @@ static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
 }
 
 /* Writes an attribute. (The seal is an attribute too, but not part of its own sum.) */
-static int write_one(struct h5 *f, hid_t object, const char *path,
+static int write_attribute(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *a, const void *value)
 {
-	bool text = a->type == H5_TEXT;
-	const char *s = text ? *(const char *const *)value : NULL;
-	if (text && !s)
+	bool is_text = a->type == H5_TEXT;
+	const char *s = is_text ? *(const char *const *)value : NULL;
+	if (is_text && !s)
 		return a->optional ? 0 : -1;
-	if (text)
+	if (is_text)
 		value = s;
-	hid_t type = text ? h5_text_type(strlen(s)) : h5_on_disk(a->type);
+	hid_t type = is_text ? h5_text_type(strlen(s)) : h5_on_disk(a->type);
 	hid_t space = H5Screate(H5S_SCALAR);
-	hid_t id = open_or_create(f, object, path, a->name, type, space);
-	int rc = id < 0 || H5Awrite(id, text ? type : h5_native(a->type), value) < 0;
+	hid_t id = open_or_create_attribute(f, object, path, a->name, type, space);
+	int rc = id < 0 || H5Awrite(id, is_text ? type : h5_native(a->type), value) < 0;
 	if (id >= 0 && H5Aclose(id) < 0)
 		rc = 1;
 	if (!rc && f->whole)
 		f->written += h5_attribute_sum(path, a->name, type, value);
 	H5Sclose(space);
-	if (text)
+	if (is_text)
 		H5Tclose(type);
 	return rc ? -1 : 0;
 }
@@ -80,7 +82,8 @@ static int read_text(hid_t id, hid_t type, char **out)
 	return rc ? -1 : 0;
 }
 
-static int read_one(hid_t object, const struct h5_field *a, void *value)
+/* Reads an attribute. Returns -1 unless it is a single value of the type of the field. */
+static int read_attribute(hid_t object, const struct h5_field *a, void *value)
 {
 	hid_t id = H5Aopen(object, a->name, H5P_DEFAULT);
 	hid_t type = id < 0 ? -1 : H5Aget_type(id);
@@ -89,7 +92,7 @@ static int read_one(hid_t object, const struct h5_field *a, void *value)
 	if (type >= 0 && H5Sget_simple_extent_npoints(space) == 1) {
 		if (a->type == H5_TEXT)
 			rc = read_text(id, type, value);
-		else if (h5_type_of(type) == (int)a->type)
+		else if (h5_find_type(type) == (int)a->type)
 			rc = H5Aread(id, h5_native(a->type), value) < 0 ? -1 : 0;
 	}
 	H5Sclose(space);
@@ -98,16 +101,17 @@ static int read_one(hid_t object, const struct h5_field *a, void *value)
 	return rc;
 }
 
-static int make_group(struct h5 *f, const char *path, struct err *e)
+/* Creates a group unless it exists; dense at once if h5_expect_links() announced many links. */
+static int create_group(struct h5 *f, const char *path, struct err *e)
 {
 	if (h5_has(f, path))
 		return 0;
-	hid_t how = h5_properties(H5P_GROUP_CREATE);
+	hid_t properties = h5_properties(H5P_GROUP_CREATE);
 	if (f->n_links > H5_MAX_COMPACT)
-		H5Pset_link_phase_change(how, 0, 0);
+		H5Pset_link_phase_change(properties, 0, 0);
 	errno = 0;
-	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, how, H5P_DEFAULT);
-	H5Pclose(how);
+	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, properties, H5P_DEFAULT);
+	H5Pclose(properties);
 	if (g < 0 || H5Gclose(g) < 0)
 		return h5_write_error(f, e, "group %s", path);
 	return 0;
@@ -127,7 +131,7 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 			continue;
 		memcpy(part, path, i);
 		part[i] = '\0';
-		if (make_group(f, part, e))
+		if (create_group(f, part, e))
 			return -1;
 	}
 	memcpy(f->group, path, n);
@@ -136,24 +140,24 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 }
 
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
-	const struct h5_field *table, const void *from, struct err *e)
+	const struct h5_field *table, const void *values, struct err *e)
 {
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	for (const struct h5_field *a = table; a->name; a++)
-		if (object < 0 ||
-			write_one(f, object, path, a, (const char *)from + a->offset))
+		if (object < 0 || write_attribute(f, object, path, a,
+					  (const char *)values + a->offset))
 			return h5_write_error(f, e, "attribute %s of %s", a->name, path);
 	return 0;
 }
 
 int h5_object_read(struct h5 *f, hid_t object, const char *path,
-	const struct h5_field *table, void *to, struct err *e)
+	const struct h5_field *table, void *values, struct err *e)
 {
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	for (const struct h5_field *a = table; a->name; a++) {
 		if (a->optional && H5Aexists(object, a->name) <= 0)
 			continue;
-		if (read_one(object, a, (char *)to + a->offset))
+		if (read_attribute(object, a, (char *)values + a->offset))
 			return h5_error(f, e, EX_DATAERR,
 				"attribute %s of %s is missing or not of type %s",
 				a->name, path, h5_type_name(a->type));
@@ -162,34 +166,34 @@ int h5_object_read(struct h5 *f, hid_t object, const char *path,
 }
 
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
-	const void *from, struct err *e)
+	const void *values, struct err *e)
 {
 	char group[256];
 	snprintf(group, sizeof(group), "%s/", path);
 	if (strcmp(path, "/") && !h5_has(f, path) && h5_make_groups(f, group, e))
 		return -1;
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
-	int rc = h5_object_write(f, object, path, table, from, e);
+	int rc = h5_object_write(f, object, path, table, values, e);
 	if (object >= 0 && H5Oclose(object) < 0 && !rc)
 		rc = h5_write_error(f, e, "%s", path);
 	return rc;
 }
 
-int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
-	struct err *e)
+int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
+	void *values, struct err *e)
 {
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	if (object < 0)
 		return h5_error(f, e, EX_DATAERR, "%s is missing", path);
-	int rc = h5_object_read(f, object, path, table, to, e);
+	int rc = h5_object_read(f, object, path, table, values, e);
 	H5Oclose(object);
 	return rc;
 }
 
-void h5_field_print(struct str *out, const struct h5_field *a, const void *from)
+void h5_field_print(struct str *out, const struct h5_field *a, const void *values)
 {
-	const void *v = (const char *)from + a->offset;
+	const void *v = (const char *)values + a->offset;
 	char num[NUM_TEXT];
 	const char *text = num;
 	if (a->type == H5_TEXT)

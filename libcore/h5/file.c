@@ -53,7 +53,7 @@ hid_t h5_text_type(size_t n)
 	return t;
 }
 
-int h5_type_of(hid_t type)
+int h5_find_type(hid_t type)
 {
 	size_t n_bytes = H5Tget_size(type);
 	for (enum h5_type t = H5_U8; t < H5_TEXT; t++)
@@ -86,12 +86,12 @@ hid_t h5_properties(hid_t class)
 
 /* Starts HDF5 without file locks, which fail on some network file systems. They are not needed: a
  * file gets its name when it is complete, so no program reads a file that is being written. */
-static void library_begin(void)
+static void start_library(void)
 {
-	static bool begun;
-	if (begun)
+	static bool is_started;
+	if (is_started)
 		return;
-	begun = true;
+	is_started = true;
 	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
 	/* At exit HDF5 (1.10) would close files again that could not be closed on a full disk, and
 	 * crash, so all files are closed explicitly. HDF5's constants also initialize the library,
@@ -113,7 +113,7 @@ int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...)
 		why ? strerror(why) : "", why ? ": " : "", what);
 }
 
-static struct h5 *wrap(hid_t id, const char *path, const char *name)
+static struct h5 *new_handle(hid_t id, const char *path, const char *name)
 {
 	struct h5 *f = xcalloc(1, sizeof(*f));
 	f->id = id;
@@ -123,7 +123,7 @@ static struct h5 *wrap(hid_t id, const char *path, const char *name)
 }
 
 /* Returns access properties without blocks of metadata and small data, which have unused ends. */
-static hid_t access_list(void)
+static hid_t make_access_list(void)
 {
 	hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
 	H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);
@@ -140,8 +140,8 @@ struct own_file {
 	char path[32];
 };
 
-/* Opens the file. Returns the path for HDF5; NULL with errno set. */
-static const char *open_own(struct own_file *o, const char *path, int flags)
+/* Opens a file to write. Returns the path for HDF5; NULL with errno set. */
+static const char *open_own_file(struct own_file *o, const char *path, int flags)
 {
 	o->fd = file_open_plain(path, O_RDWR | flags);
 	if (o->fd < 0)
@@ -150,40 +150,40 @@ static const char *open_own(struct own_file *o, const char *path, int flags)
 	return access(o->path, F_OK) ? path : o->path;
 }
 
-static void close_own(const struct own_file *o)
+static void close_own_file(const struct own_file *o)
 {
-	int saved = errno;
+	int saved_errno = errno;
 	if (o->fd >= 0)
 		close(o->fd);
-	errno = saved;
+	errno = saved_errno;
 }
 
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e)
 {
-	hid_t fapl = access_list();
+	hid_t fapl = make_access_list();
 	struct own_file own = {.fd = -1};
-	h5_forget_errors(NULL);
-	const char *at = size_bytes ? path : open_own(&own, path, 0);
+	h5_begin_call(NULL);
+	const char *at = size_bytes ? path : open_own_file(&own, path, 0);
 	hid_t id = at ? H5Fopen(at, size_bytes ? H5F_ACC_RDONLY : H5F_ACC_RDWR, fapl)
 		      : H5I_INVALID_HID;
 	int failure = h5_failure(NULL), why = failure || size_bytes ? failure : errno;
-	close_own(&own);
+	close_own_file(&own);
 	H5Pclose(fapl);
 	if (id < 0 && !size_bytes && !why)
-		return err_set(e, EX_IOERR, "%s: cannot be reopened", name);
+		return err_set(e, EX_IOERR, "%s: the file cannot be reopened", name);
 	if (id < 0 && why)
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	if (id < 0)
 		return err_set(e, EX_DATAERR, "%s: not an HDF5 file, or damaged", name);
-	*f = wrap(id, path, name);
+	*f = new_handle(id, path, name);
 	(*f)->size_bytes = size_bytes;
 	(*f)->failure = failure;
 	return 0;
 }
 
 /* Opens an existing file. A file to be written was created by this program, so it is not probed. */
-static int open_old(
+static int open_existing(
 	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {
 	struct stat st;
@@ -198,26 +198,27 @@ static int open_old(
 		return -1;
 	if (h5_open_at(f, path, name, write ? 0 : st.st_size, e))
 		return -1;
-	(*f)->sealed = sealed && h5_unchanged(path, &st);
+	(*f)->sealed = sealed && h5_is_unchanged(path, &st);
 	return 0;
 }
 
-static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
+static int create_file(struct h5 **f, const char *path, const char *name, struct err *e)
 {
-	hid_t fapl = access_list();
-	hid_t how = h5_properties(H5P_FILE_CREATE);
+	hid_t fapl = make_access_list();
+	hid_t properties = h5_properties(H5P_FILE_CREATE);
 	struct own_file own;
-	h5_forget_errors(NULL);
-	const char *at = open_own(&own, path, O_CREAT);
-	hid_t id = at ? H5Fcreate(at, H5F_ACC_TRUNC, how, fapl) : H5I_INVALID_HID;
-	int saved = errno;
-	close_own(&own);
-	H5Pclose(how);
+	h5_begin_call(NULL);
+	const char *at = open_own_file(&own, path, O_CREAT);
+	hid_t id = at ? H5Fcreate(at, H5F_ACC_TRUNC, properties, fapl) : H5I_INVALID_HID;
+	int saved_errno = errno;
+	close_own_file(&own);
+	H5Pclose(properties);
 	H5Pclose(fapl);
 	if (id < 0)
 		return err_set(e, EX_IOERR, "%s: %s", name,
-			saved ? strerror(saved) : "cannot be created");
-	*f = wrap(id, path, name);
+			saved_errno ? strerror(saved_errno)
+				    : "the file cannot be created");
+	*f = new_handle(id, path, name);
 	(*f)->whole = true;
 	return 0;
 }
@@ -225,9 +226,9 @@ static int open_new(struct h5 **f, const char *path, const char *name, struct er
 int h5_open_as(struct h5 **f, const char *path, const char *name, enum h5_mode mode,
 	struct err *e)
 {
-	library_begin();
-	return mode == H5_MAKE ? open_new(f, path, name, e)
-			       : open_old(f, path, name, mode == H5_ADD, e);
+	start_library();
+	return mode == H5_MAKE ? create_file(f, path, name, e)
+			       : open_existing(f, path, name, mode == H5_ADD, e);
 }
 
 int h5_open(struct h5 **f, const char *path, struct err *e)
@@ -265,14 +266,14 @@ int h5_close(struct h5 *f, struct err *e)
 {
 	if (!f)
 		return 0;
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	int rc = H5Fclose(f->id) < 0 ? -1 : 0;
 	if (rc)
 		h5_error(f, e, EX_IOERR, "%s",
-			errno ? strerror(errno) : "could not be closed");
+			errno ? strerror(errno) : "the file could not be closed");
 	else if (f->failure) /* the reader may have taken it for a missing object */
 		rc = h5_error(f, e, EX_IOERR, "%s", strerror(f->failure));
-	h5_stop_watching(f);
+	h5_forget_file(f);
 	free(f->path);
 	free(f->file);
 	free(f);
@@ -281,9 +282,9 @@ int h5_close(struct h5 *f, struct err *e)
 
 int h5_end(struct h5 *f, int rc, struct err *e)
 {
-	struct err later;
-	bool explains = rc && e->code == EX_DATAERR && f && f->failure;
-	int closed = h5_close(f, rc && !explains ? &later : e);
+	struct err close_error;
+	bool is_io_error = rc && e->code == EX_DATAERR && f && f->failure;
+	int closed = h5_close(f, rc && !is_io_error ? &close_error : e);
 	return rc || closed ? -1 : 0;
 }
 
@@ -305,7 +306,7 @@ const char *h5_version(void)
 {
 	static char text[NUM_TEXT];
 	unsigned major, minor, release;
-	library_begin();
+	start_library();
 	H5get_libversion(&major, &minor, &release);
 	snprintf(text, sizeof(text), "%u.%u.%u", major, minor, release);
 	return text;

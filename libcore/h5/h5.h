@@ -64,11 +64,11 @@ struct h5_field {
 /* Tables end with a NULL name. `path` is a group or a dataset ("/" is the root group); writing
  * creates a missing group. */
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
-	const void *from, struct err *e);
-int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table, void *to,
-	struct err *e);
+	const void *values, struct err *e);
+int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
+	void *values, struct err *e);
 /* Appends `name = value` of an attribute in a struct, or nothing for a NULL text; NaN is `none`. */
-void h5_field_print(struct str *out, const struct h5_field *a, const void *from);
+void h5_field_print(struct str *out, const struct h5_field *a, const void *values);
 /* Prints the table as a list for a manual page. */
 void h5_fields_man(const struct h5_field *table, FILE *f);
 /* Checks the attributes format, which must be `format`, and version, at most newest_version. */
@@ -84,10 +84,11 @@ struct h5_info {
 	int ndim;
 	int64_t dims[H5_MAX_DIMS];
 	int64_t n;	/* elements */
-	int64_t offset; /* in the file; -1: not contiguous */
+	int64_t offset; /* first byte in the file; -1: not contiguous */
 	bool chunked;
 };
 
+/* Returns true if the file has a group or dataset with this path. */
 bool h5_has(struct h5 *f, const char *path);
 /* Appends the names in a group to `out`, in alphabetical order. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e);
@@ -113,7 +114,7 @@ struct h5_blocks {
 	int ndim;
 	int64_t dims[H5_MAX_DIMS];
 	int64_t rows, row_bytes, block_rows, n_blocks;
-	int64_t offset; /* in the file */
+	int64_t offset; /* first byte in the file */
 	uint64_t *xxh3; /* [n_blocks]; owned */
 };
 

@@ -1,4 +1,4 @@
-/* Shared by the files of this floor only. */
+/* Shared by the files of this directory. */
 #pragma once
 
 #include "h5/h5.h"
@@ -8,15 +8,15 @@
 
 struct h5 {
 	hid_t id;
-	char *path;	    /* its name in messages */
-	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
-	int64_t n_links;    /* h5_expect_links() */
-	bool sealed;	    /* h5_probe() has checked its seal */
+	char *path;	    /* name of the file in messages */
+	int64_t size_bytes; /* size of a file that is open for reading; else 0 */
+	int64_t n_links;    /* links per new group, from h5_expect_links() */
+	bool sealed;	    /* h5_probe() has checked the seal */
 	/* While a file is written: the sum of the checksums of all attributes and datasets,
 	 * computed from the values in memory. */
 	uint64_t written;
 	bool whole;	 /* `written` covers the file from its beginning */
-	char *file;	 /* its name in the file system */
+	char *file;	 /* path of the file */
 	int failure;	 /* errno of a system call in HDF5 that failed; or 0 */
 	char group[256]; /* the last group that h5_make_groups() made or found */
 };
@@ -24,8 +24,8 @@ struct h5 {
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e);
-/* Checks in a child process, once per file, that HDF5 survives reading it. *sealed: its seal is
- * right. 0, or -1 with *e. */
+/* Checks in a child process, once per file, that HDF5 survives reading it. Sets *sealed if the seal
+ * is right. Returns 0, or -1 with *e set. */
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e);
 /* Checks the seal, and calls `visit` with each object, once the file is known to be large enough
@@ -33,22 +33,24 @@ int h5_probe(const char *path, const char *name, const struct stat *st, bool *se
 typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Returns true if the file at the path is still the file of *st, unchanged. */
-bool h5_unchanged(const char *path, const struct stat *st);
+bool h5_is_unchanged(const char *path, const struct stat *st);
 /* errors.c: errors of HDF5 that do not mean that the file is damaged. */
 /* Makes HDF5 report its errors to errors.c. */
 void h5_watch_errors(void);
-/* Begins a call of HDF5 for f (NULL: it opens a file), and clears errno. A lack of memory is noted
- * for this call, and a failed system call for the file, until h5_stop_watching(). */
-void h5_forget_errors(struct h5 *f);
-void h5_stop_watching(const struct h5 *f);
+/* Begins a call of HDF5 for f (NULL: it opens a file), and clears errno. Lack of memory is recorded
+ * for this call, and a failed system call for the file, until h5_forget_file(). */
+void h5_begin_call(struct h5 *f);
+/* Stops recording errors of a file that is closed. */
+void h5_forget_file(const struct h5 *f);
 /* Returns the errno value of a failure in f (NULL: the file that is being opened), or 0. */
 int h5_failure(const struct h5 *f);
-bool h5_had_no_memory(void); /* returns true after any lack of memory in this process */
+bool h5_ran_out_of_memory(
+	void); /* returns true after any lack of memory in this process */
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */
-/* Returns the enum h5_type, or -1 for other types. */
-int h5_type_of(hid_t type);
+/* Returns the enum h5_type of a type of HDF5; -1 for other types. */
+int h5_find_type(hid_t type);
 /* Returns a property list of a class (H5P_FILE_CREATE ...): no times, so that equal contents give
  * equal bytes, and up to H5_MAX_COMPACT attributes and links in the object header, which has a
  * checksum. (HDF5's dense storage, an index, has padding without a checksum. But a header with many
@@ -69,17 +71,18 @@ int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...) PRIN
 int h5_error(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);
 /* Creates a dataset and the groups above it, or replaces an existing one. `blocks`: its bytes are
- * allocated at once and not written. -1: with *e set. */
+ * allocated at once and not written. Returns -1 with *e set. */
 hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	const int64_t *dims, bool blocks, struct err *e);
-/* Opens a dataset; the caller calls H5Dclose(). -1: with *e set. */
+/* Opens a dataset; the caller calls H5Dclose(). Returns -1 with *e set. */
 hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e);
 /* Creates the groups above `path`. */
 int h5_make_groups(struct h5 *f, const char *path, struct err *e);
 /* Write and read the fields of an open object; `path` is for messages. */
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
-	const struct h5_field *table, const void *from, struct err *e);
+	const struct h5_field *table, const void *values, struct err *e);
 int h5_object_read(struct h5 *f, hid_t object, const char *path,
-	const struct h5_field *table, void *to, struct err *e);
-int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
+	const struct h5_field *table, void *values, struct err *e);
+/* Sets *info to the type, shape and offset of an open dataset. */
+int h5_read_info(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
 	struct err *e);

@@ -25,7 +25,7 @@ enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
-static void touch_attribute(
+static void try_attribute(
 	struct h5 *f, hid_t object, const char *path, const char *name, hid_t type)
 {
 	union {
@@ -33,7 +33,7 @@ static void touch_attribute(
 		uint64_t bits;
 	} value = {0};
 	struct err e;
-	int t = h5_type_of(type);
+	int t = h5_find_type(type);
 	const struct h5_field table[] = {{name, (enum h5_type)t, 0, true, NULL}, {0}};
 	if (t != H5_I64 && t != H5_U64 && t != H5_F64 && t != H5_TEXT)
 		return;
@@ -41,7 +41,7 @@ static void touch_attribute(
 		free(value.text);
 }
 
-static void touch_attributes(struct h5 *f, hid_t object, const char *path)
+static void try_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
 	if (H5Oget_info(object, &info) < 0)
@@ -52,19 +52,19 @@ static void touch_attributes(struct h5 *f, hid_t object, const char *path)
 			H5P_DEFAULT, H5P_DEFAULT);
 		hid_t type = H5Aget_type(id);
 		if (H5Aget_name(id, sizeof(name), name) > 0)
-			touch_attribute(f, object, path, name, type);
+			try_attribute(f, object, path, name, type);
 		H5Tclose(type);
 		H5Aclose(id);
 	}
 }
 
-static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
+static void try_dataset(struct h5 *f, hid_t dataset, const char *path)
 {
 	struct h5_info info;
 	scoped_str text = {0};
 	struct err e;
 	void *data;
-	if (h5_info_of(f, dataset, path, &info, &e))
+	if (h5_read_info(f, dataset, path, &info, &e))
 		return;
 	if (H5Aexists(dataset, "block_rows") > 0)
 		return;
@@ -76,14 +76,14 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 }
 
 /* Makes all calls of readers for one object. */
-static void touch_object(struct h5 *f, hid_t object, const char *path)
+static void try_object(struct h5 *f, hid_t object, const char *path)
 {
 	scoped_strs names = {0};
 	struct err e;
 	H5I_type_t kind = H5Iget_type(object);
-	touch_attributes(f, object, path);
+	try_attributes(f, object, path);
 	if (kind == H5I_DATASET)
-		touch_dataset(f, object, path);
+		try_dataset(f, object, path);
 	if (kind == H5I_GROUP)
 		h5_list(f, path, &names, &e);
 }
@@ -100,7 +100,7 @@ static int probe_file(const char *path, const char *name, int64_t size_bytes)
 	if (h5_open_at(&f, path, name, size_bytes, &e))
 		return h5_failure(NULL) ? FAILURE + h5_failure(NULL) : NO_HARM;
 	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
-		      !h5_check_seal_visiting(f, touch_object, &e);
+		      !h5_check_seal_visiting(f, try_object, &e);
 	int failure = f->failure;
 	h5_close(f, &e);
 	return failure ? FAILURE + failure : sealed ? SEALED : NO_HARM;
@@ -118,8 +118,8 @@ static void lower_limit(int what, rlim_t max)
 	setrlimit(what, &l);
 }
 
-/* Returns the memory of this process plus the maximum that a file may need. */
-static rlim_t enough_memory(void)
+/* Returns the memory of this process plus the maximum that a file may need; 0: unknown. */
+static rlim_t compute_memory_limit(void)
 {
 	char text[64] = "";
 	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -130,11 +130,11 @@ static rlim_t enough_memory(void)
 		     : 0;
 }
 
-static bool memory_is_scarce(void)
+static bool is_memory_limited(void)
 {
 	struct rlimit l;
 	return !getrlimit(RLIMIT_AS, &l) && l.rlim_cur != RLIM_INFINITY &&
-	       l.rlim_cur <= enough_memory();
+	       l.rlim_cur <= compute_memory_limit();
 }
 
 /* Ignores signals that are meant for the parent, and resets the parent's handlers of faults. */
@@ -160,77 +160,79 @@ static void discard_output(int no_memory_code)
 	die_silently(no_memory_code);
 }
 
+/* Checks the file under limits, writes the exit code to report_fd, and exits. */
 static _Noreturn void run_child(
-	int report, const char *path, const char *name, int64_t size_bytes)
+	int report_fd, const char *path, const char *name, int64_t size_bytes)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 0); /* no core file */
 	reset_signals();
-	char scarce = memory_is_scarce() ? TOO_LITTLE : NO_MEMORY;
-	if (enough_memory())
-		lower_limit(RLIMIT_AS, enough_memory());
-	discard_output(scarce);
+	char memory_code = is_memory_limited() ? TOO_LITTLE : NO_MEMORY;
+	if (compute_memory_limit())
+		lower_limit(RLIMIT_AS, compute_memory_limit());
+	discard_output(memory_code);
 	lower_limit(RLIMIT_CORE, 0);
 	lower_limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
 	h5_watch_errors();
 	int result = probe_file(path, name, size_bytes);
-	unsigned char code = (unsigned char)(h5_had_no_memory() ? scarce : result);
-	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
+	unsigned char code =
+		(unsigned char)(h5_ran_out_of_memory() ? memory_code : result);
+	_exit(write(report_fd, &code, 1) == 1 ? code : EX_IOERR);
 }
 
 /* ---- the parent ------------------------------------------------------------------ */
 
 /* Files that passed the check and have not changed since. A file that changed within the last
  * second is not recorded, because it may change again without new times. */
-static struct seen {
+static struct file_id {
 	dev_t device;
 	ino_t inode;
 	off_t size;
 	struct timespec modified, changed;
-} seen[64];
-static bool seen_sealed[64];
-static unsigned n_seen;
+} checked_files[64];
+static bool checked_seals[64];
+static unsigned n_checked;
 
-static struct seen seen_of(const struct stat *s)
+static struct file_id make_file_id(const struct stat *s)
 {
-	return (struct seen){s->st_dev, s->st_ino, s->st_size, s->st_mtim, s->st_ctim};
+	return (struct file_id){s->st_dev, s->st_ino, s->st_size, s->st_mtim, s->st_ctim};
 }
 
-static bool same_file(const struct seen *x, const struct seen *y)
+static bool is_same_file(const struct file_id *x, const struct file_id *y)
 {
 	return !memcmp(x, y, sizeof(*x)); /* it has no padding */
 }
 
-static bool was_seen(const struct stat *st, bool *sealed)
+static bool was_checked(const struct stat *st, bool *sealed)
 {
-	struct seen x = seen_of(st);
-	for (size_t i = 0; i < ARRAY_LEN(seen) && i < n_seen; i++) {
-		if (!same_file(&seen[i], &x))
+	struct file_id x = make_file_id(st);
+	for (size_t i = 0; i < ARRAY_LEN(checked_files) && i < n_checked; i++) {
+		if (!is_same_file(&checked_files[i], &x))
 			continue;
-		*sealed = seen_sealed[i];
+		*sealed = checked_seals[i];
 		return true;
 	}
 	return false;
 }
 
-static void note_seen(const struct stat *st, bool sealed, double now)
+static void record_checked_file(const struct stat *st, bool sealed, double now)
 {
 	if ((double)max64(st->st_mtime, st->st_ctime) + 2 >= now)
 		return;
-	unsigned i = n_seen++ % ARRAY_LEN(seen);
-	seen[i] = seen_of(st);
-	seen_sealed[i] = sealed;
+	unsigned i = n_checked++ % ARRAY_LEN(checked_files);
+	checked_files[i] = make_file_id(st);
+	checked_seals[i] = sealed;
 }
 
-bool h5_unchanged(const char *path, const struct stat *st)
+bool h5_is_unchanged(const char *path, const struct stat *st)
 {
 	struct stat now;
-	struct seen x = seen_of(st), y;
+	struct file_id x = make_file_id(st), y;
 	if (stat(path, &now))
 		return false;
-	y = seen_of(&now);
-	return same_file(&x, &y);
+	y = make_file_id(&now);
+	return is_same_file(&x, &y);
 }
 
 /* Returns true if another process killed the child, or a file server did not answer. */
@@ -245,7 +247,7 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	if (was_interrupted(sig))
 		return err_set(e, EX_IOERR,
-			"%s: cannot be checked: the checking process was killed by "
+			"%s: the file cannot be checked: the checking process was killed by "
 			"signal %d",
 			name, sig);
 	if (sig == SIGXCPU)
@@ -253,7 +255,7 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 			h5_version());
 	/* (libraries may crash if they get no memory) */
 	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-	if (code == TOO_LITTLE || (code != NO_MEMORY && memory_is_scarce()))
+	if (code == TOO_LITTLE || (code != NO_MEMORY && is_memory_limited()))
 		return err_set(e, EX_IOERR,
 			"%s: %s; raise the limit of the program's memory (ulimit -v)",
 			name, strerror(ENOMEM));
@@ -267,11 +269,11 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 
 /* Reads the child's report and waits for it. (There is no exit status if SIGCHLD is ignored.) */
 static int wait_for_child(
-	pid_t pid, int report, const char *name, bool *sealed, struct err *e)
+	pid_t pid, int report_fd, const char *name, bool *sealed, struct err *e)
 {
 	unsigned char code = 0;
 	int status = 0;
-	ssize_t n = read_some(report, &code, 1);
+	ssize_t n = read_some(report_fd, &code, 1);
 	pid_t ended;
 	do
 		ended = waitpid(pid, &status, 0);
@@ -290,22 +292,22 @@ static int wait_for_child(
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e)
 {
-	int ends[2];
+	int pipe_fds[2];
 	double now = clock_wall();
-	sigset_t all, old;
+	sigset_t all, old_mask;
 	*sealed = false;
-	if (was_seen(st, sealed) || pipe2(ends, O_CLOEXEC))
+	if (was_checked(st, sealed) || pipe2(pipe_fds, O_CLOEXEC))
 		return 0;
 	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &old);
+	pthread_sigmask(SIG_BLOCK, &all, &old_mask);
 	pid_t pid = fork();
 	if (pid == 0)
-		run_child(ends[1], path, name, st->st_size);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	close(ends[1]);
-	int rc = pid < 0 ? 0 : wait_for_child(pid, ends[0], name, sealed, e);
-	close(ends[0]);
+		run_child(pipe_fds[1], path, name, st->st_size);
+	pthread_sigmask(SIG_SETMASK, &old_mask, NULL);
+	close(pipe_fds[1]);
+	int rc = pid < 0 ? 0 : wait_for_child(pid, pipe_fds[0], name, sealed, e);
+	close(pipe_fds[0]);
 	if (!rc && pid > 0)
-		note_seen(st, *sealed, now);
+		record_checked_file(st, *sealed, now);
 	return rc;
 }

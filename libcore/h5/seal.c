@@ -17,12 +17,12 @@ struct walk {
 	 * with many links to one object, or with datasets that take no space. */
 	int64_t left;
 	h5_visit_fn *visit; /* or NULL */
-	bool sums;	    /* computes `found` */
-	uint64_t found;	    /* the sum of the checksums of attributes and datasets */
+	bool computes_found;
+	uint64_t found; /* the sum of the checksums of attributes and datasets */
 	struct err *e;
 };
 
-static int spend(struct walk *w, int64_t bytes)
+static int spend_budget(struct walk *w, int64_t bytes)
 {
 	if (bytes > w->left)
 		return -1;
@@ -30,7 +30,7 @@ static int spend(struct walk *w, int64_t bytes)
 	return 0;
 }
 
-static void add_text(struct walk *w, const char *s)
+static void hash_text(struct walk *w, const char *s)
 {
 	hash_add(w->h, s, strlen(s) + 1);
 }
@@ -39,19 +39,19 @@ struct kind {
 	int64_t type, bytes;
 };
 
-static struct kind kind_of(hid_t type)
+static struct kind get_kind(hid_t type)
 {
-	return (struct kind){h5_type_of(type), (int64_t)H5Tget_size(type)};
+	return (struct kind){h5_find_type(type), (int64_t)H5Tget_size(type)};
 }
 
-static void add_type(struct walk *w, hid_t type)
+static void hash_type(struct walk *w, hid_t type)
 {
-	struct kind kind = kind_of(type);
+	struct kind kind = get_kind(type);
 	hash_add(w->h, &kind, sizeof(kind));
 }
 
 /* Returns the hash of a path from the root, with or without the first slash. */
-static uint64_t path_sum(const char *path, uint64_t seed)
+static uint64_t hash_path(const char *path, uint64_t seed)
 {
 	path += *path == '/';
 	return hash_bytes(path, strlen(path) + 1, seed);
@@ -60,8 +60,8 @@ static uint64_t path_sum(const char *path, uint64_t seed)
 uint64_t h5_attribute_sum(
 	const char *path, const char *name, hid_t type, const void *data)
 {
-	struct kind kind = kind_of(type);
-	uint64_t h = path_sum(path, 0);
+	struct kind kind = get_kind(type);
+	uint64_t h = hash_path(path, 0);
 	h = hash_bytes(name, strlen(name) + 1, h);
 	h = hash_bytes(&kind, sizeof(kind), h);
 	return hash_bytes(data, (size_t)kind.bytes, h);
@@ -70,9 +70,9 @@ uint64_t h5_attribute_sum(
 uint64_t h5_dataset_sum(
 	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data)
 {
-	struct kind kind = kind_of(type);
+	struct kind kind = get_kind(type);
 	int64_t n_bytes = kind.bytes;
-	uint64_t h = path_sum(path, 1);
+	uint64_t h = hash_path(path, 1);
 	h = hash_bytes(&kind, sizeof(kind), h);
 	for (int i = 0; i < ndim; i++) {
 		h = hash_bytes(&dims[i], sizeof(dims[i]), h);
@@ -93,14 +93,15 @@ int h5_attribute_get(hid_t attribute, hid_t type, void **data)
 
 struct attributes {
 	struct walk *w;
-	const char *path; /* of the object */
+	const char *path; /* path of the object */
 };
 
+/* Adds an attribute to the checksum, except the seal itself. */
 static herr_t add_attribute(
-	hid_t object, const char *name, const H5A_info_t *info, void *with)
+	hid_t object, const char *name, const H5A_info_t *info, void *context)
 {
-	struct walk *w = ((struct attributes *)with)->w;
-	const char *path = ((struct attributes *)with)->path;
+	struct walk *w = ((struct attributes *)context)->w;
+	const char *path = ((struct attributes *)context)->path;
 	(void)info;
 	hid_t id = H5Aopen(object, name, H5P_DEFAULT);
 	if (id < 0)
@@ -108,19 +109,20 @@ static herr_t add_attribute(
 	int rc = 0;
 	hid_t type = H5Aget_type(id), space = H5Aget_space(id);
 	size_t n_bytes = H5Tget_size(type);
-	bool ours = H5Sget_simple_extent_npoints(space) == 1 && h5_type_of(type) >= 0 &&
-		    n_bytes <= MAX_BYTES && H5Tis_variable_str(type) <= 0 &&
-		    !spend(w, ATTRIBUTE_BYTES + (int64_t)n_bytes);
-	if (!ours) {
+	bool is_supported = H5Sget_simple_extent_npoints(space) == 1 &&
+			    h5_find_type(type) >= 0 && n_bytes <= MAX_BYTES &&
+			    H5Tis_variable_str(type) <= 0 &&
+			    !spend_budget(w, ATTRIBUTE_BYTES + (int64_t)n_bytes);
+	if (!is_supported) {
 		rc = -1;
 	} else if (strcmp(name, seal_fields[0].name)) {
 		void *value;
 		rc = h5_attribute_get(id, type, &value);
-		add_text(w, name);
-		add_type(w, type);
+		hash_text(w, name);
+		hash_type(w, type);
 		if (!rc)
 			hash_add(w->h, value, n_bytes);
-		if (!rc && w->sums)
+		if (!rc && w->computes_found)
 			w->found += h5_attribute_sum(path, name, type, value);
 		free(value);
 	}
@@ -130,7 +132,7 @@ static herr_t add_attribute(
 	return rc;
 }
 
-/* (Reading attributes by index would take quadratic time.) */
+/* Adds all attributes of an object. (Access by index would take quadratic time.) */
 static int add_attributes(struct walk *w, hid_t object, const char *path)
 {
 	struct attributes all = {w, path};
@@ -141,28 +143,28 @@ static int add_attributes(struct walk *w, hid_t object, const char *path)
 		       : 0;
 }
 
-/* Adds a dataset, with its contents unless they have block checksums. */
+/* Adds a dataset, with the contents unless they have block checksums. */
 static int add_dataset(struct walk *w, hid_t d, const char *path)
 {
 	struct h5_info info;
 	hid_t type = H5Dget_type(d);
 	int64_t size = (int64_t)H5Tget_size(type), n_bytes = 0;
-	bool blocks = H5Aexists(d, "block_rows") > 0;
-	int rc = h5_info_of(w->f, d, path, &info, w->e) || H5Tis_variable_str(type) > 0;
-	if (!rc && !blocks)
+	bool has_blocks = H5Aexists(d, "block_rows") > 0;
+	int rc = h5_read_info(w->f, d, path, &info, w->e) || H5Tis_variable_str(type) > 0;
+	if (!rc && !has_blocks)
 		rc = (info.n && info.offset < 0) ||
 		     __builtin_mul_overflow(info.n, size, &n_bytes) ||
-		     n_bytes > MAX_BYTES || spend(w, n_bytes);
+		     n_bytes > MAX_BYTES || spend_budget(w, n_bytes);
 	if (!rc) {
-		add_type(w, type);
+		hash_type(w, type);
 		hash_add(w->h, info.dims, sizeof(info.dims));
 	}
-	scoped_ptr char *data = rc || blocks ? NULL : xcalloc((size_t)n_bytes + 1, 1);
+	scoped_ptr char *data = rc || has_blocks ? NULL : xcalloc((size_t)n_bytes + 1, 1);
 	if (data) {
 		rc = info.n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
 		hash_add(w->h, data, (size_t)n_bytes);
 	}
-	if (!rc && w->sums)
+	if (!rc && w->computes_found)
 		w->found += h5_dataset_sum(path, type, info.ndim, info.dims, data);
 	H5Tclose(type);
 	return rc ? -1 : 0;
@@ -170,12 +172,13 @@ static int add_dataset(struct walk *w, hid_t d, const char *path)
 
 static int walk_group(struct walk *w, const char *path, int depth);
 
+/* Adds a dataset, or a group with all objects in it, and visits each. */
 static int walk_object(struct walk *w, const char *path, int depth)
 {
 	hid_t id = H5Oopen(w->f->id, path, H5P_DEFAULT);
 	H5I_type_t kind = id < 0 ? H5I_BADID : H5Iget_type(id);
 	int rc = -1;
-	add_text(w, path);
+	hash_text(w, path);
 	if (kind == H5I_GROUP || kind == H5I_DATASET)
 		rc = add_attributes(w, id, path);
 	if (!rc && kind == H5I_DATASET)
@@ -195,7 +198,7 @@ static int walk_group(struct walk *w, const char *path, int depth)
 {
 	scoped_strs names = {0};
 	if (depth > MAX_DEPTH || h5_list(w->f, path, &names, w->e) ||
-		spend(w, names.n * LINK_BYTES)) {
+		spend_budget(w, names.n * LINK_BYTES)) {
 		return -1;
 	}
 	int rc = 0;
@@ -213,16 +216,17 @@ struct sealed {
 	uint64_t found; /* struct walk.found */
 };
 
-static int seal_of(struct h5 *f, int64_t budget, h5_visit_fn *visit, struct sealed *out,
-	struct err *e)
+/* Computes the seal from the file, and the sum of its checksums if it is being written. */
+static int compute_seal(struct h5 *f, int64_t budget, h5_visit_fn *visit,
+	struct sealed *out, struct err *e)
 {
 	struct err error = {0};
-	h5_forget_errors(f);
+	h5_begin_call(f);
 	struct walk w = {.f = f,
 		.h = hash_open(),
 		.left = budget,
 		.visit = visit,
-		.sums = f->whole,
+		.computes_found = f->whole,
 		.e = &error};
 	int rc = walk_object(&w, "/", 0);
 	*out = (struct sealed){hash_close(w.h), w.found};
@@ -232,10 +236,10 @@ static int seal_of(struct h5 *f, int64_t budget, h5_visit_fn *visit, struct seal
 }
 
 /* Writes the seal. If a part of the new file cannot be read, it was not written: EX_IOERR. */
-static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
+static int write_seal(struct h5 *f, uint64_t *seal, struct err *e)
 {
 	struct sealed have;
-	if (seal_of(f, INT64_MAX, NULL, &have, e)) {
+	if (compute_seal(f, INT64_MAX, NULL, &have, e)) {
 		e->code = EX_IOERR;
 		return -1;
 	}
@@ -249,7 +253,7 @@ static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 	return rc;
 }
 
-/* Reads the seal again. HDF5 has closed the file, so nothing comes from HDF5's memory. */
+/* Reads the closed file again, so that nothing comes from HDF5's memory, and checks the seal. */
 static int check_finished(
 	const char *file, const char *name, uint64_t seal, struct err *e)
 {
@@ -267,7 +271,7 @@ static int check_finished(
 		return -1;
 	}
 	int rc = h5_fields_read(f, "/", seal_fields, &stored, e) ||
-		 seal_of(f, st.st_size, NULL, &have, e);
+		 compute_seal(f, st.st_size, NULL, &have, e);
 	if (rc)
 		e->code = EX_IOERR;
 	else if (stored != seal || have.seal != seal)
@@ -281,7 +285,7 @@ int h5_finish(struct h5 *f, int rc, struct err *e)
 {
 	uint64_t seal;
 	scoped_ptr char *file = xstrdup(f->file), *name = xstrdup(f->path);
-	rc = rc || seal_new(f, &seal, e);
+	rc = rc || write_seal(f, &seal, e);
 	rc = h5_end(f, rc, e);
 	return rc || check_finished(file, name, seal, e) ? -1 : 0;
 }
@@ -292,11 +296,11 @@ int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 	struct sealed have;
 	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
 	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
-		seal_of(f, budget, visit, &have, e))
+		compute_seal(f, budget, visit, &have, e))
 		return -1;
 	if (have.seal != want)
 		return h5_error(f, e, EX_DATAERR,
-			"the checksum of the metadata does not match; the file is "
+			"the checksum of the metadata does not match: the file is "
 			"damaged");
 	return 0;
 }

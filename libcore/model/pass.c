@@ -112,13 +112,13 @@ static void assign_virtual(struct pass *p)
 	int chunks = m->cp / mesh->degree[AXIS_CP];
 	p->tp = (struct slices){.axis = mesh->axis[AXIS_TP],
 		.n = m->tp,
-		.first = mesh->at[AXIS_TP] * slices,
+		.first = mesh->coord[AXIS_TP] * slices,
 		.local = slices,
 		.sp = p->c.sp,
 		.async = p->c.async_tp};
 	p->cp = (struct chunks){.axis = mesh->axis[AXIS_CP],
 		.n = m->cp,
-		.first = mesh->at[AXIS_CP] * chunks,
+		.first = mesh->coord[AXIS_CP] * chunks,
 		.local = chunks,
 		.context = m->c.context,
 		.gather = p->c.gather_kv};

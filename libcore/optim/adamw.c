@@ -13,9 +13,9 @@ static void adamw_prepare(const struct optim_config *c, double step, struct upda
 }
 
 void adamw_update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->adamw(d, x, n, how);
+	d->k->adamw(d, x, n, hyper);
 }
 
 const struct optimizer optimizer_adamw = {

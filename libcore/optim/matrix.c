@@ -26,8 +26,8 @@ struct matrices {
 	int *ranks;		       /* [size]: world ranks of the stage's members */
 	struct matrix *matrix;	       /* [n], in the order of the tensor table */
 	struct comm_requests requests; /* of a round */
-	struct moved *moved;	       /* [n_moved]: pieces being received */
-	int n_moved;
+	struct received *received;     /* [n_received]: pieces being received */
+	int n_received;
 	int n, n_rounds;
 };
 
@@ -76,12 +76,12 @@ struct matrices *matrices_open(const struct optim_config *c,
 	*x = (struct matrices){.config = c, .rule = rule, .s = s, .d = d};
 	x->c = mesh_group(s->c.mesh, stage);
 	x->requests.c = x->c;
-	int n = mesh_members(s->c.mesh, stage, &x->ranks);
-	BUG_ON(n != x->c->size);
+	int n_members = mesh_members(s->c.mesh, stage, &x->ranks);
+	BUG_ON(n_members != x->c->size);
 	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
-		if (!t->local || t->frozen || !rule->takes(t, s->c.n_units))
+		if (!t->local || t->frozen || !rule->applies_to(t, s->c.n_units))
 			continue;
 		x->matrix[x->n++] =
 			(struct matrix){.t = t, .owner = -1, .cost = matrix_cost(t)};
@@ -90,13 +90,13 @@ struct matrices *matrices_open(const struct optim_config *c,
 	return x;
 }
 
-void matrices_free(struct matrices *x)
+void matrices_close(struct matrices *x)
 {
 	if (!x)
 		return;
 	free(x->ranks);
 	free(x->matrix);
-	free(x->moved);
+	free(x->received);
 	comm_requests_free(&x->requests);
 	free(x);
 }
@@ -125,52 +125,53 @@ static int find_sender(
 }
 
 /* A piece of this rank's gradient that is being received. */
-struct moved {
+struct received {
 	const struct tensor *t;
 	int slice;
 	float *g;
 };
 
-/* Returns the memory of a piece of the gradient; temporary memory if it is offloaded. */
-static float *begin_piece(
-	struct matrices *x, const struct tensor *t, const struct store_rows *p, bool back)
+/* Returns the gradient of a piece, scratch memory if offloaded. `to_member`: to be received. */
+static float *begin_gradient(struct matrices *x, const struct tensor *t,
+	const struct store_rows *p, bool to_member)
 {
 	float *buffer = NULL;
 	if (offloads_grads(x->s->c.offload))
 		buffer = arena_floats(x->d->scratch, p->rows * t->cols);
 	float *g = store_gradient_begin(x->s, t, p->slice, buffer);
-	if (back) {
-		x->moved = xgrow(x->moved, x->n_moved, sizeof(*x->moved));
-		x->moved[x->n_moved++] = (struct moved){t, p->slice, g};
+	if (to_member) {
+		x->received = xgrow(x->received, x->n_received, sizeof(*x->received));
+		x->received[x->n_received++] = (struct received){t, p->slice, g};
 	}
 	return g;
 }
 
-/* Completes the messages and the received pieces. */
-static void end_moves(struct matrices *x)
+/* Waits for all messages, and ends the use of the received pieces. */
+static void complete_moves(struct matrices *x)
 {
 	comm_start(&x->requests);
 	comm_wait(&x->requests);
-	for (int i = 0; i < x->n_moved; i++)
-		store_gradient_end(x->s, x->moved[i].t, x->moved[i].slice, x->moved[i].g);
-	x->n_moved = 0;
+	for (int i = 0; i < x->n_received; i++)
+		store_gradient_end(
+			x->s, x->received[i].t, x->received[i].slice, x->received[i].g);
+	x->n_received = 0;
 }
 
-/* Moves a piece between a member's gradient and the matrix at its owner; `back`: to the member. */
+/* Moves a piece between the gradient of a member and the matrix at its owner. */
 static void move_piece(struct matrices *x, const struct matrix *m, int member,
-	const struct store_rows *p, float *slices, bool back)
+	const struct store_rows *p, float *slices, bool to_member)
 {
 	const struct tensor *t = m->t;
 	int me = x->c->rank;
-	int from = back ? m->owner : member, to = back ? member : m->owner;
-	int tag = COMM_TAG(MATRIX, back ? FROM_OWNER : TO_OWNER);
+	int from = to_member ? m->owner : member, to = to_member ? member : m->owner;
+	int tag = COMM_TAG(MATRIX, to_member ? FROM_OWNER : TO_OWNER);
 	struct mat whole = {.p = NULL}, part = {.p = NULL};
 	if (m->owner == me)
 		whole = mat(slices + (p->slice * t->rows + p->first) * t->cols, p->rows,
 			t->cols);
 	if (member == me)
-		part = mat(begin_piece(x, t, p, back), p->rows, t->cols);
-	struct mat source = back ? whole : part, target = back ? part : whole;
+		part = mat(begin_gradient(x, t, p, to_member), p->rows, t->cols);
+	struct mat source = to_member ? whole : part, target = to_member ? part : whole;
 	if (from == me && to == me)
 		x->d->k->copy(x->d, target, source);
 	else if (from == me)
@@ -180,31 +181,31 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 }
 
 static void move_matrix(
-	struct matrices *x, const struct matrix *m, float *slices, bool back)
+	struct matrices *x, const struct matrix *m, float *slices, bool to_member)
 {
 	for (int member = 0; member < x->c->size; member++)
 		for (int i = 0; i < m->t->local; i++) {
 			int rank = x->ranks[member];
 			struct store_rows p = store_rows_of(x->s, m->t, i, rank);
-			if (p.rows && (back || find_sender(x, m, &p) == member))
-				move_piece(x, m, member, &p, slices, back);
+			if (p.rows && (to_member || find_sender(x, m, &p) == member))
+				move_piece(x, m, member, &p, slices, to_member);
 		}
 }
 
-/* Moves the matrices of a round; offloaded gradients one matrix at a time. */
-static void move_round(struct matrices *x, int round, float *slices, bool back)
+/* Moves the matrices of a round: all at once, or one at a time if gradients are offloaded. */
+static void move_round(struct matrices *x, int round, float *slices, bool to_member)
 {
 	size_t mark = arena_mark(x->d->scratch);
 	for (int i = 0; i < x->n; i++) {
 		if (x->matrix[i].round != round)
 			continue;
-		move_matrix(x, &x->matrix[i], slices, back);
+		move_matrix(x, &x->matrix[i], slices, to_member);
 		if (offloads_grads(x->s->c.offload)) {
-			end_moves(x);
+			complete_moves(x);
 			arena_reset(x->d->scratch, mark);
 		}
 	}
-	end_moves(x);
+	complete_moves(x);
 }
 
 /* ---- an update ------------------------------------------------------------------------- */
@@ -218,13 +219,14 @@ static const struct matrix *owned_matrix(const struct matrices *x, int round)
 	return NULL;
 }
 
+/* Applies the rule to a matrix whose slices are in memory one after the other. */
 static void compute_whole(struct matrices *x, const struct matrix *m, float *slices)
 {
 	const struct tensor *t = m->t;
-	const struct sliced how = {.rows = t->dims[0],
+	const struct sliced shape = {.rows = t->dims[0],
 		.cols = t->dims[1],
 		.slices = t->tp_split == TP_SPLIT_COLS ? t->slices : 1};
-	x->rule->whole(x->d, x->config, slices, &how);
+	x->rule->whole(x->d, x->config, slices, &shape);
 }
 
 void matrices_update(struct matrices *x)

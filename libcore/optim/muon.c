@@ -18,34 +18,34 @@ static void muon_prepare(const struct optim_config *c, double step, struct updat
 	u->nesterov = c->nesterov;
 }
 
-/* Is it a matrix of a block? (Unit 0 is the embedding, the last unit the head.) */
+/* Returns true for a matrix of a block: unit 0 is the embedding, the last unit the head. */
 static bool is_block_matrix(const struct tensor *t, int n_units)
 {
 	return t->ndim == 2 && t->unit > 0 && t->unit < n_units - 1;
 }
 
 static void add_momentum(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->muon_momentum(d, x, n, how);
+	d->k->muon_momentum(d, x, n, hyper);
 }
 
 static void apply_update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->muon_update(d, x, n, how);
+	d->k->muon_update(d, x, n, hyper);
 }
 
-static double rate_factor(const struct optim_config *c, const struct tensor *t)
+static double learning_rate_factor(const struct optim_config *c, const struct tensor *t)
 {
 	double rows = (double)t->dims[0], cols = (double)t->dims[1];
 	return c->muon_original ? sqrt(fmax(1, rows / cols))
 				: 0.2 * sqrt(fmax(rows, cols));
 }
 
-/* Newton-Schulz iteration on x [r, c], r <= c, with singular values in (0, 1]. Returns a matrix,
- * in x or `other`, with the same singular vectors and singular values near 1. gram and square are
- * scratch matrices [r, r]. All have one type. X' = a X + (b A + c A A) X, where A = X X^T. */
+/* Runs the Newton-Schulz iteration on x [r, c], r <= c, with singular values in (0, 1]. Returns x
+ * or `other`: a matrix with the same singular vectors and singular values near 1. gram and square
+ * are scratch [r, r]. All have one type. X' = a X + (b A + c A A) X, A = X X^T. */
 static struct mat orthogonalize(struct device *d, struct mat x, struct mat other,
 	struct mat gram, struct mat square)
 {
@@ -64,6 +64,7 @@ static struct mat orthogonalize(struct device *d, struct mat x, struct mat other
 	return x;
 }
 
+/* Replaces a matrix, stored as slices of columns, by its orthogonalized matrix. */
 static void orthogonalize_whole(struct device *d, const struct optim_config *c,
 	float *slices, const struct sliced *s)
 {
@@ -83,11 +84,11 @@ static void orthogonalize_whole(struct device *d, const struct optim_config *c,
 	arena_reset(d->scratch, mark);
 }
 
-static const struct matrix_rule matrix = {.takes = is_block_matrix,
+static const struct matrix_rule muon_rule = {.applies_to = is_block_matrix,
 	.begin = add_momentum,
 	.whole = orthogonalize_whole,
 	.end = apply_update,
-	.rate = rate_factor};
+	.rate = learning_rate_factor};
 
 const struct optimizer optimizer_muon = {
 	.name = "muon",
@@ -95,5 +96,5 @@ const struct optimizer optimizer_muon = {
 	.state = {"exp_avg", "exp_avg_sq"},
 	.prepare = muon_prepare,
 	.update = adamw_update,
-	.matrix = &matrix,
+	.matrix = &muon_rule,
 };

@@ -11,8 +11,8 @@ struct optim {
 	const struct optimizer *row;
 	struct store *store;
 	struct device *d;
-	int group[OPTIM_MAX_STATE]; /* of the store; -1: not kept */
-	struct matrices *matrices;  /* or NULL */
+	int group[OPTIM_MAX_STATE]; /* index of each state in the store; -1: none */
+	struct matrices *matrices;  /* NULL: no tensor is updated as a matrix */
 };
 
 int optim_n_state(const struct optim_config *c)
@@ -46,11 +46,9 @@ struct optim *optim_open(const struct optim_config *c, struct store *s, struct d
 void optim_free(struct optim *o)
 {
 	if (o)
-		matrices_free(o->matrices);
+		matrices_close(o->matrices);
 	free(o);
 }
-
-/* ---- an update ----------------------------------------------------------------------- */
 
 enum { MAX_PARTS = 64 };
 
@@ -63,15 +61,15 @@ struct batch {
 
 struct updating {
 	struct optim *o;
-	const struct update *how;
-	struct batch rows, whole;
-	bool end; /* second pass: matrix_rule.end */
+	const struct update *hyper;
+	struct batch vectors, matrices;
+	bool is_last_pass; /* matrix_rule.end, after the matrices are updated */
 };
 
-static void update_batch(const struct updating *u, struct batch *b)
+static void flush_batch(const struct updating *u, struct batch *b)
 {
 	if (b->n)
-		b->fn(u->o->d, b->part, b->n, u->how);
+		b->fn(u->o->d, b->part, b->n, u->hyper);
 	b->n = 0;
 }
 
@@ -81,23 +79,24 @@ static void add_part(const struct updating *u, struct batch *b, struct update_pa
 	bool offloaded = u->o->store->c.offload != OFFLOAD_NONE;
 	b->part[b->n++] = part;
 	if (offloaded || b->n == MAX_PARTS)
-		update_batch(u, b);
+		flush_batch(u, b);
 }
 
-static float *state_of(const struct optim *o, const struct part *x, int i)
+static float *part_state(const struct optim *o, const struct part *x, int i)
 {
 	return o->group[i] < 0 ? NULL : x->state[o->group[i]];
 }
 
-static void update_part(void *with, const struct part *x)
+/* Adds a part of a tensor to the kernel call for vectors or for matrices of this pass. */
+static void update_part(void *updating, const struct part *x)
 {
-	struct updating *u = with;
+	struct updating *u = updating;
 	const struct optim *o = u->o;
 	const struct matrix_rule *rule = o->row->matrix;
-	bool whole = rule && rule->takes(x->t, o->store->c.n_units);
+	bool is_matrix = rule && rule->applies_to(x->t, o->store->c.n_units);
 	struct update_part part = {.p = x->state[STORE_PARAM],
-		.m = state_of(o, x, 0),
-		.v = state_of(o, x, 1),
+		.m = part_state(o, x, 0),
+		.v = part_state(o, x, 1),
 		.g = x->g,
 		.copy = x->copy,
 		.n = x->rows * x->cols,
@@ -105,42 +104,42 @@ static void update_part(void *with, const struct part *x)
 		.rate = x->t->lr_scale};
 	if (!o->row->coupled)
 		part.decay *= x->t->lr_scale;
-	if (whole && u->end) {
+	if (is_matrix && u->is_last_pass) {
 		part.m = part.v = NULL;
 		part.rate = (float)rule->rate(&o->c, x->t) * x->t->lr_scale;
-	} else if (whole) {
+	} else if (is_matrix) {
 		part.p = x->g;
 		part.copy = (struct mat){.p = NULL};
 		part.v = NULL;
 	}
-	if (whole || !u->end)
-		add_part(u, whole ? &u->whole : &u->rows, part);
+	if (is_matrix || !u->is_last_pass)
+		add_part(u, is_matrix ? &u->matrices : &u->vectors, part);
 }
 
 static void update_parts(struct updating *u, unsigned groups, unsigned overwritten)
 {
 	store_for_each_part(u->o->store, false, groups | STORE_BIT(STORE_GRAD),
 		groups | overwritten, update_part, u);
-	update_batch(u, &u->rows);
-	update_batch(u, &u->whole);
+	flush_batch(u, &u->vectors);
+	flush_batch(u, &u->matrices);
 }
 
-/* With offload, the first pass also writes back matrices that are not updated yet, so 16-bit
- * copies of parameters are made only at the end. */
-void optim_update(struct optim *o, const struct update *how)
+/* Updates vectors in a first pass, matrices in a second. With offload, the first pass also writes
+ * back matrices that are not updated yet, so 16-bit copies are made only at the end. */
+void optim_update(struct optim *o, const struct update *hyper)
 {
 	const struct matrix_rule *rule = o->row->matrix;
-	struct updating u = {.o = o, .how = how, .rows = {.fn = o->row->update}};
+	struct updating u = {.o = o, .hyper = hyper, .vectors = {.fn = o->row->update}};
 	unsigned groups = STORE_BIT(STORE_PARAM);
 	for (int i = 0; i < OPTIM_MAX_STATE; i++)
 		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);
 	if (rule)
-		u.whole.fn = rule->begin;
+		u.matrices.fn = rule->begin;
 	update_parts(&u, groups, rule ? STORE_BIT(STORE_GRAD) : 0);
 	if (rule) {
 		matrices_update(o->matrices);
-		u.whole.fn = rule->end;
-		u.end = true;
+		u.matrices.fn = rule->end;
+		u.is_last_pass = true;
 		update_parts(&u, STORE_BIT(STORE_PARAM), 0);
 	}
 	store_updated(o->store, !rule || !o->store->c.offload);

@@ -37,8 +37,8 @@ typedef void update_fn(
 
 /* The update of whole matrices, in three parts. All other tensors get optimizer.update. */
 struct matrix_rule {
-	/* Is this tensor updated as a matrix? */
-	bool (*takes)(const struct tensor *t, int n_units);
+	/* Returns true if the tensor is updated as a matrix. */
+	bool (*applies_to)(const struct tensor *t, int n_units);
 	/* First, on this rank's rows: writes `whole`'s input to part.p, the gradient. */
 	update_fn *begin;
 	/* Then, on one rank: the whole matrix, in place. May take scratch memory of the device. */
@@ -82,16 +82,17 @@ update_fn adamw_update; /* Muon uses it for vectors */
 
 struct optim;
 
-/* The number of state groups of the optimizer; optim_add_groups() adds them to a store's. */
+/* Returns the number of state groups of the optimizer. */
 int optim_n_state(const struct optim_config *c);
+/* Adds the state groups of the optimizer to the groups of a store. */
 void optim_add_groups(const struct optim_config *c, struct store_groups *g);
-/* Collective over the store's mesh. The store has the groups of optim_add_groups(). The caller
- * owns both. */
+/* Opens the optimizer of a store with the groups of optim_add_groups(). The caller owns the store
+ * and the device. Collective over the store's mesh. */
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d);
 void optim_free(struct optim *o); /* NULL: does nothing */
-/* Collective over the mesh. Updates all parameters from the gradient; `how` is in device memory.
- * The gradient of a tensor that is updated as a matrix is overwritten. */
-void optim_update(struct optim *o, const struct update *how);
+/* Updates all parameters from the gradient; `hyper` is in device memory. Overwrites the gradients of
+ * tensors that are updated as matrices. Collective over the mesh. */
+void optim_update(struct optim *o, const struct update *hyper);
 /* Runs the matmuls of an update on arbitrary values, so that a GPU chooses their algorithms. */
 void optim_autotune(struct optim *o);
 
@@ -99,12 +100,12 @@ void optim_autotune(struct optim *o);
 
 struct matrices;
 
-/* Collective over the mesh. Assigns each matrix of a pipeline stage to an owner among its ranks. */
+/* Assigns each matrix of a pipeline stage to an owner among its ranks. Collective over the mesh. */
 struct matrices *matrices_open(const struct optim_config *c,
 	const struct matrix_rule *rule, struct store *s, struct device *d);
-void matrices_free(struct matrices *x);
-/* Collective over the stage. Replaces the gradient of each matrix by the result of
- * rule->whole(), on all ranks with its rows. */
+void matrices_close(struct matrices *x);
+/* Replaces the gradient of each matrix by the result of rule->whole(), on all ranks that have rows
+ * of the matrix. Collective over the stage. */
 void matrices_update(struct matrices *x);
 /* Runs only rule->whole(), on the matrices that this rank owns. Not collective. */
 void matrices_autotune(struct matrices *x);

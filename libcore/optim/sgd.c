@@ -3,7 +3,7 @@
  * equivalent to PyTorch's first step. */
 #include "optim/optim.h"
 
-static int n_state(const struct optim_config *c)
+static int sgd_n_state(const struct optim_config *c)
 {
 	return c->momentum > 0;
 }
@@ -16,9 +16,9 @@ static void sgd_prepare(const struct optim_config *c, double step, struct update
 }
 
 static void sgd_update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->sgd(d, x, n, how);
+	d->k->sgd(d, x, n, hyper);
 }
 
 const struct optimizer optimizer_sgd = {
@@ -26,7 +26,7 @@ const struct optimizer optimizer_sgd = {
 	.help = "SGD: the momentum, fp32",
 	.unused = "beta1 beta2 eps",
 	.state = {"momentum_buffer"},
-	.n_state = n_state,
+	.n_state = sgd_n_state,
 	.prepare = sgd_prepare,
 	.coupled = true,
 	.update = sgd_update,

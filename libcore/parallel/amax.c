@@ -7,8 +7,8 @@
  * computed as the integer maximum of the bits; NaN is larger than all values. */
 #include "parallel/store_internal.h"
 
-/* Returns true if each rank computes the amax of its shards; else of whole slices, which then
- * only some of the ranks that share them may use, as in an evaluation. */
+/* Returns true if each rank computes the amax of its shards. Else it computes the amax of whole
+ * slices, which only some of the ranks that share them may use, as in an evaluation. */
 static bool reads_shards(const struct store *s)
 {
 	return s->impl->sharding.n > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
@@ -18,10 +18,10 @@ void amax_open(struct store *s, struct arena *run)
 {
 	struct store_impl *o = s->impl;
 	unsigned axes = AXIS_BIT(AXIS_TP);
-	bool some = false;
+	bool has_float8 = false;
 	for (int i = 0; i < s->c.n_tensors; i++)
-		some |= s->c.tensors[i].float8;
-	if (!some)
+		has_float8 |= s->c.tensors[i].float8;
+	if (!has_float8)
 		return;
 	if (reads_shards(s))
 		axes |= AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP);
@@ -47,8 +47,8 @@ static bool needs_amax(const struct store *s, const struct tensor *t, int unit)
 	       (unit < 0 || t->unit == unit);
 }
 
-/* Zeroes the amax of tensors that need it, and the unused one of tensors without float8 between. */
-static void zero_needed(struct store *s, int unit)
+/* Zeroes the amax of the tensors that need it, and of the tensors without float8 between them. */
+static void zero_unknown_amax(struct store *s, int unit)
 {
 	const struct tensor *t = s->c.tensors, *end = t + s->c.n_tensors;
 	while (t < end) {
@@ -64,7 +64,7 @@ static void zero_needed(struct store *s, int unit)
 }
 
 /* Computes the amax of this rank's shards, in all units (-1) or one. */
-static void raise_shards(struct store *s, int unit)
+static void compute_shard_amax(struct store *s, int unit)
 {
 	struct device *d = s->c.device;
 	for (const struct part *x = s->updated; x < s->updated + s->n_held; x++)
@@ -73,7 +73,8 @@ static void raise_shards(struct store *s, int unit)
 				mat(x->state[STORE_PARAM], x->rows, x->cols));
 }
 
-static void raise_slices(struct store *s, int unit)
+/* Computes the amax of this rank's whole slices, in all units (-1) or one. */
+static void compute_slice_amax(struct store *s, int unit)
 {
 	struct device *d = s->c.device;
 	for (const struct tensor *t = s->c.tensors; t < s->c.tensors + s->c.n_tensors;
@@ -89,17 +90,17 @@ void amax_compute(struct store *s, int unit)
 	if (!o->amax || o->amax_known[unit])
 		return;
 	/* with offloaded parameters, only a gathered unit can be read */
-	int only = is_offloaded(s, STORE_PARAM) ? unit : -1;
-	zero_needed(s, only);
+	int only_unit = is_offloaded(s, STORE_PARAM) ? unit : -1;
+	zero_unknown_amax(s, only_unit);
 	if (reads_shards(s))
-		raise_shards(s, only);
+		compute_shard_amax(s, only_unit);
 	else
-		raise_slices(s, only);
+		compute_slice_amax(s, only_unit);
 	comm_run(o->amax_ranks, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = o->amax,
 			.count = s->c.n_tensors,
 			.type = COMM_I32,
 			.op = COMM_MAX});
 	for (int u = 0; u < s->c.n_units; u++)
-		o->amax_known[u] |= only < 0 || u == only;
+		o->amax_known[u] |= only_unit < 0 || u == only_unit;
 }

@@ -10,19 +10,19 @@ struct entry {
 	struct tensor *t;
 	int slice;
 	int64_t rows, cols; /* an element of a vector is a row */
-	int64_t at;	    /* offset in the bucket's vector */
+	int64_t pos;	    /* offset in the bucket's vector */
 	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
 	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
 	int64_t n_leaves;   /* leaves that this rank has written for the next sum */
 };
 
-/* Resources that the sums of a group of ranks share. */
+/* The queue and the memory that all sums of a group of ranks share. */
 struct group_queue {
 	struct comm *c;
 	struct sum_queue sums;
 	int64_t n; /* floats in each buffer of `sums` */
-	struct comm_shared *
-		shared; /* unsharded gradients on one host: memory of all ranks; or NULL */
+	struct comm_shared
+		*shared; /* memory of all ranks of a host for gradients, or NULL */
 };
 
 /* Ranks that sum vectors. */
@@ -38,7 +38,7 @@ struct bucket_leaves {
 	float *memory; /* [n]: where leaves are written */
 	int64_t *sum;  /* [n]: this rank's sum, if it may have several leaves in a turn */
 	int64_t per_turn; /* leaves per element that this rank writes in a full turn */
-	int64_t at; /* offset in the store's buffer for leaves (contiguous, several leaves) */
+	int64_t pos; /* offset in the store's buffer for leaves (contiguous, several leaves) */
 };
 
 /* The sums of a bucket over ranks, for reduce.c. The ranks that share the bucket sum it at once,
@@ -46,13 +46,12 @@ struct bucket_leaves {
  * - Hybrid sharding (HSDP): in each turn, the ranks of one replica reduce-scatter their leaves.
  *   After the last turn, the replicas of this rank's shard all-reduce it.
  * - By host, if the ranks of the shards are on several hosts: in each turn, the ranks of a host
- *   reduce-scatter their leaves, then the ranks with the same place on every host sum the
- *   results. If nothing is sharded, the parts are all-gathered within each host at the end of the
- *   step. */
+ *   reduce-scatter their leaves, then the ranks with the same place on every host sum the results.
+ *   If nothing is sharded, each host all-gathers the parts at the end of the step. */
 struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first,
-		*last; /* groups of the first sum (of leaves) and of the last one */
+		*last; /* groups of the first sum (of leaves) and the last */
 	/* [ranks of the first group]: each rank's contribution in a full round, and in the last
 	 * round. Both are equal with contiguous micro-batches. */
 	enum sum_form *form[2];
@@ -79,8 +78,7 @@ struct bucket_gather {
 	float *whole;		 /* [n] fp32, or NULL */
 	char *copy;		 /* [n], the copy that matmuls read, or NULL */
 	float *vector, *staging; /* memory of the last all-gather */
-	int64_t *
-		staged_at; /* [shards + 1]: offsets in `staging`; NULL: not computed yet */
+	int64_t *staged_at; /* [shards + 1]: offsets in `staging`; NULL: not computed */
 };
 
 /* How buckets are sharded. */
@@ -93,25 +91,23 @@ struct sharding {
 /* Slices of adjacent units that the same ranks reduce and gather, as one vector. */
 struct bucket {
 	struct store *store;
-	int first_unit,
-		last_unit; /* a backward writes the leaves of the first unit last */
+	int first_unit, last_unit; /* a backward writes the first unit's leaves last */
 	struct entry *entry;
 	int n_entries;
 	int64_t n;	 /* floats of the vector; each entry is aligned to a cache line */
-	enum dtype wire; /* the type in which it is gathered */
+	enum dtype wire; /* type of its gathered parameters */
 	const struct sharding *sharding;
 	struct sum_shard *shard; /* [shards] */
-	struct sum_group all;	 /* the ranks that share it */
+	struct sum_group all;	 /* the ranks that share the bucket */
 	int uses;		 /* uses of its tensors on this stage */
-	int users;		 /* virtual slices that use a slice */
+	int users;		 /* virtual slices per slice */
 	int levels;		 /* log2 of the leaves of an element */
 	bool tied; /* a weight on two pipeline ranks; the step's end adds the other rank's sum */
-	/* Round-robin, a tied weight that is tiled or used on two stages of this rank: each use
-	 * is reduced separately in each round. */
+	/* Each use of a tied weight is reduced separately in each round (round-robin). */
 	bool by_use;
 	/* This rank's shard, packed: parameters, optimizer state and gradient. */
 	float *state[STORE_MAX_GROUPS], *g;
-	int64_t at; /* offset of the shard in each group and region: all shards are concatenated */
+	int64_t pos; /* offset of the shard in each group and region: all shards are concatenated */
 	int64_t placed; /* offset in the memory of the gradients, in bytes */
 	struct bucket_leaves leaves;
 	struct bucket_sums sums;
@@ -128,32 +124,32 @@ struct bucket {
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* Returns the shard of the rank at a place of the mesh. */
-int shard_at(const struct sharding *x, const struct mesh *m, const int at[N_AXES]);
+/* Returns the shard of the rank with these coordinates in the mesh. */
+int shard_at(const struct sharding *x, const struct mesh *m, const int coord[N_AXES]);
 
 /* bucket_sums.c */
-/* Makes the groups of two-step sums. Collective, even for stages without such buckets. */
-void bucket_sums_groups(struct store *s);
+/* Makes the groups for buckets with two sums. Collective, even for stages without such buckets. */
+void bucket_sums_make_groups(struct store *s);
 /* Sets up the sums of a bucket. `part`: the ranks that share the bucket. */
-void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part);
-void bucket_sums_free(struct bucket *b);
-/* Returns how many leaves a rank has in a turn: of one round, or of all its micro-batches. */
-int64_t bucket_leaves(
+void bucket_sums_init(struct store *s, struct bucket *b, struct mesh_part part);
+void bucket_sums_release(struct bucket *b);
+/* Returns the number of leaves per element that a rank writes in a turn. */
+int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);
 /* Returns the memory of a place that a row reads or writes. */
 static inline void *bucket_place(const struct bucket *b, enum reduction_place place)
 {
-	void *const at[N_AT] = {[AT_LEAF] = b->leaves.memory,
+	void *const memory[N_AT] = {[AT_LEAF] = b->leaves.memory,
 		[AT_LEAVES] = b->leaves.sum,
 		[AT_HOST] = b->sums.host_sum,
 		[AT_KEPT] = b->sums.kept,
 		[AT_GRADIENT] = b->g};
-	BUG_ON(!at[place]);
-	return at[place];
+	BUG_ON(!memory[place]);
+	return memory[place];
 }
 
 /* Returns true in the last turn. */
-static inline bool bucket_is_last(const struct bucket *b)
+static inline bool in_last_turn(const struct bucket *b)
 {
 	return b->turns.now == b->turns.n - 1;
 }

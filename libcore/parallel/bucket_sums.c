@@ -1,5 +1,4 @@
-/* The sums of a bucket: the ranks that sum it (at once or in two sums), their contributions, and
- * this rank's piece of the result. */
+/* The sums of a bucket: their ranks (one sum or two), contributions, and this rank's piece. */
 #include "parallel/store_internal.h"
 
 /* ---- the ranks ------------------------------------------------------------------- */
@@ -15,9 +14,9 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	int *wants = xcalloc((size_t)n, sizeof(*wants));
 	BUG_ON(n != g->c->size);
 	for (int r = 0; r < n && n_shards > 1; r++) {
-		int at[N_AXES];
-		mesh_coordinates(m->degree, g->ranks[r], at);
-		wants[r] = shard_at(b->sharding, m, at) / divisor % n_shards;
+		int coord[N_AXES];
+		mesh_coordinates(m->degree, g->ranks[r], coord);
+		wants[r] = shard_at(b->sharding, m, coord) / divisor % n_shards;
 	}
 	g->plan = (struct sum_plan){.c = g->c,
 		.d = s->c.device,
@@ -29,7 +28,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	sum_plan_init(&g->plan);
 }
 
-static void free_sum_group(struct sum_group *g)
+static void release_sum_group(struct sum_group *g)
 {
 	if (g->c)
 		sum_plan_release(&g->plan);
@@ -52,8 +51,8 @@ static bool is_hybrid(const struct store *s, const struct sharding *x)
 	       !x->host_run;
 }
 
-/* Returns sharding.host_run: 0 (HSDP) if no replica extends over several hosts. */
-static int host_run(const struct store *s, int n)
+/* Returns the ranks per host if gradients are summed by host, else 0 (one sum, or HSDP). */
+static int ranks_per_host(const struct store *s, int n)
 {
 	int run = mesh_ranks_per_host(s->c.mesh, data_ranks);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
@@ -61,7 +60,7 @@ static int host_run(const struct store *s, int n)
 }
 
 /* Sets the ranks of the first and the second sum. Returns false if one sum is enough. */
-static bool two_sums(const struct store *s, const struct sharding *x,
+static bool split_sums(const struct store *s, const struct sharding *x,
 	struct mesh_part *within, struct mesh_part *across)
 {
 	*within = *across = data_ranks;
@@ -75,12 +74,12 @@ static bool two_sums(const struct store *s, const struct sharding *x,
 	return x->host_run || is_hybrid(s, x);
 }
 
-void bucket_sums_groups(struct store *s)
+void bucket_sums_make_groups(struct store *s)
 {
 	struct mesh_part within, across;
 	struct sharding *x = &s->impl->sharding;
-	x->host_run = host_run(s, x->n);
-	if (two_sums(s, x, &within, &across)) {
+	x->host_run = ranks_per_host(s, x->n);
+	if (split_sums(s, x, &within, &across)) {
 		mesh_group(s->c.mesh, within);
 		mesh_group(s->c.mesh, across);
 	}
@@ -97,29 +96,29 @@ static void append_runs(struct sum_shard *x, const struct sum_run *run, int n)
 
 /* Makes the groups of two sums. Shard i of the first sum (n_first shards) consists of the shards
  * k of the bucket with k % n_first == i; the second sum divides it into these shards. */
-static void make_shards(struct store *s, struct bucket *b, struct mesh_part within,
+static void make_two_groups(struct store *s, struct bucket *b, struct mesh_part within,
 	struct mesh_part across, int n_first)
 {
 	struct bucket_sums *x = &b->sums;
 	int n = b->sharding->n, n_last = n / n_first;
-	int64_t at = 0, first;
+	int64_t offset = 0, first;
 	x->first_shard = xcalloc((size_t)n_first, sizeof(*x->first_shard));
 	x->last_shard = xcalloc((size_t)n_last, sizeof(*x->last_shard));
 	for (int k = 0; k < n; k++)
 		append_runs(&x->first_shard[k % n_first], b->shard[k].run,
 			b->shard[k].n_runs);
 	make_sum_group(s, b, &x->within, within, x->first_shard, n_first, 1);
-	int64_t piece = sum_piece(&x->within.plan, x->within.c->rank, &first);
+	int64_t own_elements = sum_piece(&x->within.plan, x->within.c->rank, &first);
 	for (int i = 0; i < n_last; i++) {
 		int shard = b->sharding->own % n_first + i * n_first;
-		int64_t len = n > 1 ? b->shard[shard].n : piece;
-		append_runs(&x->last_shard[i], &(struct sum_run){at, len}, len > 0);
-		at += len;
+		int64_t len = n > 1 ? b->shard[shard].n : own_elements;
+		append_runs(&x->last_shard[i], &(struct sum_run){offset, len}, len > 0);
+		offset += len;
 	}
 	make_sum_group(s, b, &x->across, across, x->last_shard, n_last, n_first);
 }
 
-/* Makes the groups for one sum or for two. */
+/* Makes the groups of ranks for one sum or for two. */
 static void make_groups(struct store *s, struct bucket *b, struct mesh_part part)
 {
 	struct bucket_sums *x = &b->sums;
@@ -127,9 +126,9 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 	int n = b->sharding->n, run = b->sharding->host_run;
 	make_sum_group(s, b, &b->all, part, b->shard, n, 1);
 	x->first = x->last = &b->all;
-	if (!b->levels || part.tp_run || !two_sums(s, b->sharding, &within, &across))
+	if (!b->levels || part.tp_run || !split_sums(s, b->sharding, &within, &across))
 		return;
-	make_shards(s, b, within, across, n > 1 && run ? run : n);
+	make_two_groups(s, b, within, across, n > 1 && run ? run : n);
 	x->first = &x->within;
 	x->last = &x->across;
 }
@@ -140,19 +139,20 @@ static int64_t count_rounds(const struct store *s)
 	return m->round_robin ? ceil_div(m->n_micro, m->ranks) : 1;
 }
 
+/* Sets the turns of a step, and what each rank contributes in a full and in the last round. */
 static void make_turns(struct store *s, struct bucket *b)
 {
 	const struct microbatches *m = &s->c.microbatches;
 	int64_t rounds = count_rounds(s);
-	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
+	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->coord);
 	b->turns.n = rounds * (b->by_use ? 2 : 1);
 	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
-	b->leaves.per_turn = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
+	b->leaves.per_turn = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, 0);
 	for (int k = 0; k < 2; k++) {
 		const struct sum_group *g = b->sums.first;
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
 		for (int r = 0; r < g->c->size; r++) {
-			int64_t n = bucket_leaves(
+			int64_t n = bucket_leaves_per_turn(
 				s, b, g->ranks[r], k || rounds == 1 ? rounds - 1 : 0);
 			form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
 		}
@@ -165,17 +165,17 @@ static void make_plans(struct store *s, struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
 	const struct sum_plan *all = &b->all.plan, *first_plan = &x->first->plan;
-	bool two = x->last != x->first, hosts = two && b->sharding->host_run;
+	bool two = x->last != x->first, by_host = two && b->sharding->host_run;
 	/* the ranks that round or keep their pieces */
-	const struct sum_plan *owners = hosts ? &x->last->plan : first_plan;
-	struct reduction_facts f = {.scheme = hosts ? SCHEME_HOSTS
-					      : two ? SCHEME_REPLICAS
-						    : SCHEME_ONE,
+	const struct sum_plan *owners = by_host ? &x->last->plan : first_plan;
+	struct reduction_facts f = {.scheme = by_host ? SCHEME_HOSTS
+					      : two   ? SCHEME_REPLICAS
+						      : SCHEME_ONE,
 		.turns = b->turns.n,
 		.one_leaf = !b->levels,
-		.several = b->leaves.per_turn > 1,
+		.several_leaves = b->leaves.per_turn > 1,
 		.one_rank = all->c->size == 1,
-		.sole = all->sharers[all->wants[all->c->rank]] == 1,
+		.sole_owner = all->sharers[all->wants[all->c->rank]] == 1,
 		.one_shard = b->sharding->n == 1,
 		.rounds = s->c.microbatches.round_robin,
 		.tied = b->tied,
@@ -183,7 +183,7 @@ static void make_plans(struct store *s, struct bucket *b)
 		.file = is_offloaded(s, STORE_GRAD),
 		.many_owners = owners->c->size > GRID_PARTS};
 	x->piece = sum_piece(owners, owners->c->rank, &f.piece_at);
-	if (hosts && f.one_shard) /* a piece of a piece */
+	if (by_host && f.one_shard) /* a piece of a piece */
 		sum_piece(first_plan, first_plan->c->rank, &f.part_at);
 	f.piece_at += f.part_at;
 	reduction_plan(&b->plan[0], &f);
@@ -191,14 +191,14 @@ static void make_plans(struct store *s, struct bucket *b)
 	reduction_plan(&b->plan[1], &f);
 }
 
-void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part)
+void bucket_sums_init(struct store *s, struct bucket *b, struct mesh_part part)
 {
 	make_groups(s, b, part);
 	make_turns(s, b);
 	make_plans(s, b);
 }
 
-void bucket_sums_free(struct bucket *b)
+void bucket_sums_release(struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
 	for (int k = 0; k < x->within.plan.n_shards; k++)
@@ -209,21 +209,21 @@ void bucket_sums_free(struct bucket *b)
 	free(x->last_shard);
 	free(x->form[0]);
 	free(x->form[1]);
-	free_sum_group(&b->all);
-	free_sum_group(&x->within);
-	free_sum_group(&x->across);
+	release_sum_group(&b->all);
+	release_sum_group(&x->within);
+	release_sum_group(&x->across);
 }
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-int64_t bucket_leaves(
+int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round)
 {
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
-	int at[N_AXES];
-	mesh_coordinates(m->degree, rank, at);
-	int data_rank = microbatches_rank(m->degree, at);
+	int coord[N_AXES];
+	mesh_coordinates(m->degree, rank, coord);
+	int data_rank = microbatches_rank(m->degree, coord);
 	int64_t micros = !d->round_robin
 				 ? microbatches_count(d, data_rank)
 				 : microbatches_index(d, data_rank, round) < d->n_micro;

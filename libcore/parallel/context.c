@@ -37,7 +37,7 @@ static bool is_distributed(const struct ring *r)
 	return r->d && r->c->axis->size > 1;
 }
 
-static bool has_sums(const struct ring *r)
+static bool has_gradients(const struct ring *r)
 {
 	return r->kv.local[RING_DK].p;
 }
@@ -48,16 +48,16 @@ static int neighbor(const struct chunks *c, int steps)
 	return (c->axis->rank + steps + c->axis->size) % c->axis->size;
 }
 
-/* Returns the number of buffers for remote chunks: a step uses as many as there are local chunks,
- * and one more is being received. */
-static int n_buffers(const struct chunks *c, bool all)
+/* Returns the number of buffers for remote chunks: all chunks, or the chunks of a step (as many as
+ * there are local chunks) and one that is being received. */
+static int remote_buffers(const struct chunks *c, bool gathers)
 {
 	int remote = c->n - c->local;
-	return all || remote < c->local + 1 ? remote : c->local + 1;
+	return gathers || remote < c->local + 1 ? remote : c->local + 1;
 }
 
-/* Returns a slice in `local` or a receive buffer. Chunk first - i is the i-th to be received; it
- * reuses the buffer of a chunk that is no longer used. */
+/* Returns a slice in this rank's matrices or a receive buffer. Chunk first - i is the i-th to be
+ * received; it reuses the buffer of a chunk that is no longer used. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
@@ -67,18 +67,20 @@ struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key
 		return mat_rows(
 			kv->local[part], (slice * c->local + own) * kv->rows, kv->rows);
 	int i = (c->first - key_chunk + c->n) % c->n;
-	int place = i % n_buffers(c, c->gather && part <= RING_V);
+	int place = i % remote_buffers(c, c->gather && part <= RING_V);
 	return mat_rows(
 		r->remote[part], (place * kv->slices + slice) * kv->rows, kv->rows);
 }
 
+/* Returns the chunk that is `steps` before another one around the ring. */
 static int chunk_before(const struct ring *r, int chunk, int steps)
 {
 	return (chunk - steps + r->c->n) % r->c->n;
 }
 
-/* Returns a slice of a chunk as it is sent: narrow, if it is packed. */
-static struct mat sent_at(const struct ring *r, enum ring_part part, int slice, int chunk)
+/* Returns a slice of a chunk in the type in which it is sent. */
+static struct mat sent_slice(
+	const struct ring *r, enum ring_part part, int slice, int chunk)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
 	const struct ring_kv *kv = &r->kv;
@@ -87,9 +89,9 @@ static struct mat sent_at(const struct ring *r, enum ring_part part, int slice, 
 		return x;
 	bool local = own >= 0 && own < r->c->local;
 	const float *base = local ? kv->local[part].p : r->remote[part].p;
-	int64_t at = (const float *)x.p - base;
-	at += local ? 0 : kv->local[part].rows * x.cols;
-	return mat_typed(r->packed[part] + at, x.rows, x.cols, kv->wire);
+	int64_t pos = (const float *)x.p - base;
+	pos += local ? 0 : kv->local[part].rows * x.cols;
+	return mat_typed(r->packed[part] + pos, x.rows, x.cols, kv->wire);
 }
 
 static void widen_chunk(struct ring *r, int chunk)
@@ -98,7 +100,7 @@ static void widen_chunk(struct ring *r, int chunk)
 		for (enum ring_part part = RING_K; part <= RING_V; part++)
 			if (r->packed[part])
 				r->d->k->widen(r->d, ring_at(r, part, s, chunk),
-					sent_at(r, part, s, chunk).p, r->kv.wire);
+					sent_slice(r, part, s, chunk).p, r->kv.wire);
 }
 
 /* Widens the received chunks that this step uses first. */
@@ -112,7 +114,7 @@ static void widen_received(struct ring *r)
 			widen_chunk(r, chunk);
 }
 
-static int tag_of(enum ring_part part)
+static int ring_tag(enum ring_part part)
 {
 	return part <= RING_V ? TAG_RING_KEYS : TAG_RING_SUMS;
 }
@@ -120,18 +122,18 @@ static int tag_of(enum ring_part part)
 static void send_part(struct ring *r, enum ring_part part, int slice, int chunk, int to,
 	struct comm_requests *q)
 {
-	struct mat x = sent_at(r, part, slice, chunk);
-	comm_send(q, x.p, mat_bytes(x), to, tag_of(part));
+	struct mat x = sent_slice(r, part, slice, chunk);
+	comm_send(q, x.p, mat_bytes(x), to, ring_tag(part));
 }
 
 static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk, int from,
 	struct comm_requests *q)
 {
-	struct mat x = sent_at(r, part, slice, chunk);
-	comm_recv(q, x.p, mat_bytes(x), from, tag_of(part));
+	struct mat x = sent_slice(r, part, slice, chunk);
+	comm_recv(q, x.p, mat_bytes(x), from, ring_tag(part));
 }
 
-/* Sends chunk `sent` and receives chunk `received`: keys and values of all slices; -1: none. */
+/* Starts to send chunk `sent` and to receive chunk `received`, keys and values; -1: none. */
 static void exchange_keys(struct ring *r, int sent, int to, int received, int from)
 {
 	for (int s = 0; s < r->kv.slices; s++)
@@ -144,7 +146,7 @@ static void exchange_keys(struct ring *r, int sent, int to, int received, int fr
 	comm_start(&r->keys);
 }
 
-/* All-gathers the chunks. */
+/* Starts an all-gather of the keys and values of all chunks. */
 static void gather_keys(struct ring *r)
 {
 	const struct chunks *c = r->c;
@@ -155,7 +157,7 @@ static void gather_keys(struct ring *r)
 	}
 }
 
-/* Exchanges one chunk for the next step: receives from the previous rank, sends to the next. */
+/* Starts the exchange for the next step: a chunk from the previous rank, and one to the next. */
 static void begin_step(struct ring *r)
 {
 	const struct chunks *c = r->c;
@@ -180,7 +182,7 @@ bool ring_next(struct ring *r)
 	return true;
 }
 
-/* Returns the messages with dK and dV of a slice that a step started. */
+/* Returns the messages that a step starts with dK and dV of a slice. */
 static struct comm_requests *sum_requests(const struct ring *r, int step, int slice)
 {
 	return r->sums + (step & 1) * r->kv.slices + slice;
@@ -191,7 +193,7 @@ void ring_recv_grads(struct ring *r, int slice)
 	if (!is_distributed(r))
 		return;
 	struct comm_requests *q = sum_requests(r, r->step, slice);
-	comm_wait(sum_requests(r, r->step + 1, slice)); /* its buffer is reused */
+	comm_wait(sum_requests(r, r->step + 1, slice)); /* the buffer is reused */
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
 		recv_part(r, part, slice, chunk_before(r, r->c->first, r->step + 1),
 			neighbor(r->c, -1), q);
@@ -211,11 +213,11 @@ void ring_send_grads(struct ring *r, int slice)
 }
 
 /* Progresses messages during computation. */
-static void poll_ring(void *with)
+static void poll_ring(void *arg)
 {
-	struct ring *r = with;
+	struct ring *r = arg;
 	comm_test(&r->keys);
-	for (int i = 0; has_sums(r) && i < 2 * r->kv.slices; i++)
+	for (int i = 0; has_gradients(r) && i < 2 * r->kv.slices; i++)
 		comm_test(&r->sums[i]);
 }
 
@@ -227,11 +229,11 @@ void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv)
 	r->mark = arena_mark(d->scratch);
 	if (!is_distributed(r))
 		return;
-	for (int part = RING_K; part <= (has_sums(r) ? RING_DV : RING_V); part++) {
+	for (int part = RING_K; part <= (has_gradients(r) ? RING_DV : RING_V); part++) {
 		struct mat *remote = &r->remote[part];
 		*remote = kv->local[part];
-		remote->rows =
-			n_buffers(c, c->gather && part <= RING_V) * kv->slices * kv->rows;
+		remote->rows = remote_buffers(c, c->gather && part <= RING_V) *
+			       kv->slices * kv->rows;
 		remote->p = arena_alloc(d->scratch, (size_t)mat_bytes(*remote));
 	}
 	for (int part = RING_K; part <= RING_V && kv->wire != kv->local[part].type;

@@ -25,8 +25,7 @@ void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
  * are summed in the order of these steps.
  *
  * Between ranks, each step sends a chunk to the next rank and receives one from the previous
- * rank. In the backward, dK and dV follow their chunk around the ring and return to its rank at
- * the end. */
+ * rank. In the backward, dK and dV follow their chunk around the ring to its rank. */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
 /* The matrices that are sent around the ring; in a forward only keys and values. */
@@ -54,8 +53,7 @@ struct ring {
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Makes the following steps exchange these matrices between ranks, collectively over the axis. Uses
- * scratch memory of the device until ring_end(). */
+/* Collective. Makes the steps exchange these matrices. Uses scratch memory until ring_end(). */
 void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; returns false after the last one. */
 bool ring_next(struct ring *r);
@@ -64,8 +62,8 @@ void ring_end(struct ring *r);
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* Returns a slice of a key chunk's matrix in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* Receives a slice's dK and dV in the backward, before the first local query chunk adds to them,
- * and sends them after the last one has. */
+/* Receive a slice's dK and dV before the first local query chunk adds to them, and send them
+ * after the last one has, in the backward. */
 void ring_recv_grads(struct ring *r, int slice);
 void ring_send_grads(struct ring *r, int slice);
 

@@ -7,8 +7,7 @@
  * vector in 16 bits. Shards, which the optimizer updates, stay fp32.
  *
  * An offloaded shard is prefetched from the backend (in 16 bits if copies are offloaded) and sent
- * once it is read, at the latest when the unit is used. Every rank sends before it waits for
- * other ranks. */
+ * when it is read, at the latest in store_use(). A rank sends before it waits for other ranks. */
 #include "parallel/store_internal.h"
 
 /* ---- a bucket -------------------------------------------------------------------- */
@@ -25,13 +24,14 @@ static bool keeps_half_vector(const struct bucket *b)
 	return dtype_bytes(b->wire) == 2;
 }
 
-/* Returns elements [at, at + n) of the vector. */
-static struct mat elements(const struct bucket *b, int64_t at, int64_t n)
+/* Returns elements [pos, pos + n) of a bucket's vector. */
+static struct mat vector_elements(const struct bucket *b, int64_t pos, int64_t n)
 {
 	enum dtype type = keeps_half_vector(b) ? b->wire : DT_F32;
-	return mat_typed((char *)b->gather.vector + at * dtype_bytes(type), 1, n, type);
+	return mat_typed((char *)b->gather.vector + pos * dtype_bytes(type), 1, n, type);
 }
 
+/* Returns the memory of a bucket's vector in floats. */
 static int64_t vector_floats(const struct bucket *b)
 {
 	return keeps_half_vector(b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
@@ -55,16 +55,17 @@ static bool is_staged(const struct bucket *b, int shard)
 
 /* Returns true on a GPU: gathered data has the same offset on all ranks, as NCCL's symmetric
  * windows require. So there is space for every shard, and for the longest one as the own shard. */
-static bool has_equal_places(const struct store *s)
+static bool has_equal_offsets(const struct store *s)
 {
 	return s->c.device->discrete;
 }
 
+/* Returns the floats of a shard in the staging buffer; 0: it is not staged. */
 static int64_t staged_floats(const struct store *s, const struct bucket *b, int shard)
 {
-	bool unused = has_equal_places(s) && shard == b->sharding->own && !is_narrow(b) &&
-		      b->shard[shard].n_runs != 1;
-	return is_staged(b, shard) || unused
+	bool reserved = has_equal_offsets(s) && shard == b->sharding->own &&
+			!is_narrow(b) && b->shard[shard].n_runs != 1;
+	return is_staged(b, shard) || reserved
 		       ? round_up(ceil_div(wire_bytes(b, shard), sizeof(float)), 16)
 		       : 0;
 }
@@ -77,7 +78,7 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-/* Sets the staging buffer, and once the offsets of the shards in it. */
+/* Sets the staging buffer. The first call also computes the offsets of the shards in it. */
 static void set_staging(const struct store *s, struct bucket *b, float *staging)
 {
 	b->gather.staging = staging;
@@ -90,11 +91,11 @@ static void set_staging(const struct store *s, struct bucket *b, float *staging)
 			b->gather.staged_at[k] + staged_floats(s, b, k);
 }
 
-/* Returns the memory of a shard's message: in the staging buffer (in order of ranks) or vector. */
+/* Returns the memory of a shard's message, which is in the staging buffer or in the vector. */
 static void *message_buffer(const struct bucket *b, int shard)
 {
 	return is_staged(b, shard) ? b->gather.staging + b->gather.staged_at[shard]
-				   : elements(b, b->shard[shard].run[0].at, 0).p;
+				   : vector_elements(b, b->shard[shard].run[0].pos, 0).p;
 }
 
 static bool params_offloaded(const struct store *s)
@@ -112,7 +113,7 @@ static bool reads_copies(const struct store *s, const struct bucket *b)
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = b->shard[b->sharding->own].n;
-	for (int k = 0; k < b->sharding->n && has_equal_places(s); k++)
+	for (int k = 0; k < b->sharding->n && has_equal_offsets(s); k++)
 		n = max64(n, b->shard[k].n);
 	return params_offloaded(s) && b->sharding->n > 1 && !reads_copies(s, b)
 		       ? round_up(n, 16)
@@ -128,39 +129,40 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 				  : b->gather.vector;
 }
 
-/* Returns this rank's shard as it is sent. */
+/* Returns this rank's shard in the type in which it is sent. */
 static void *own_message(const struct store *s, const struct bucket *b)
 {
 	return is_narrow(b) ? message_buffer(b, b->sharding->own) : own_shard(s, b);
 }
 
-static uint64_t read_own(struct store *s, const struct bucket *b)
+/* Starts to read this rank's offloaded shard. Returns a ticket. */
+static uint64_t read_own_shard(struct store *s, const struct bucket *b)
 {
 	bool copies = reads_copies(s, b);
 	return offload_enqueue(s, copies ? (int)STORE_COPY : STORE_PARAM, false,
-		copies ? own_message(s, b) : own_shard(s, b), b->at,
+		copies ? own_message(s, b) : own_shard(s, b), b->pos,
 		b->shard[b->sharding->own].n, 0);
 }
 
-/* Returns how many floats of an entry are in a shard; *at is their offset in the vector. */
-static int64_t rows_in(const struct entry *e, int shard, int64_t *at)
+/* Returns the number of an entry's elements in a shard; *pos is their offset in the vector. */
+static int64_t entry_shard_elements(const struct entry *e, int shard, int64_t *pos)
 {
-	*at = e->at + e->bounds[shard] * e->cols;
+	*pos = e->pos + e->bounds[shard] * e->cols;
 	return (e->bounds[shard + 1] - e->bounds[shard]) * e->cols;
 }
 
 /* Narrows this rank's shard into the message; 8 bits use the scale of each tensor. */
-static void narrow_own(const struct store *s, const struct bucket *b, void *message)
+static void narrow_own_shard(const struct store *s, const struct bucket *b, void *message)
 {
 	struct device *d = s->c.device;
 	int own = b->sharding->own;
 	float *x = own_shard(s, b);
-	int64_t at;
+	int64_t pos;
 	if (b->wire != DT_E4M3)
 		d->k->narrow(d, message, mat(x, 1, b->shard[own].n), b->wire);
 	for (int i = 0; i < b->n_entries && b->wire == DT_E4M3; i++) {
 		const struct entry *e = &b->entry[i];
-		int64_t n = rows_in(e, own, &at);
+		int64_t n = entry_shard_elements(e, own, &pos);
 		if (n)
 			d->k->narrow_scaled(d, (uint8_t *)message + e->packed[own],
 				mat(x + e->packed[own], 1, n), store_amax(s, e->t));
@@ -168,18 +170,18 @@ static void narrow_own(const struct store *s, const struct bucket *b, void *mess
 }
 
 /* Returns true if all messages, this rank's too, have equal lengths and are adjacent. */
-static bool is_contiguous(const struct bucket *b)
+static bool are_messages_contiguous(const struct bucket *b)
 {
 	const char *first = message_buffer(b, 0);
 	int64_t n_bytes = wire_bytes(b, 0);
-	bool all = is_narrow(b);
-	for (int k = 1; k < b->sharding->n && all; k++)
-		all = wire_bytes(b, k) == n_bytes &&
-		      (const char *)message_buffer(b, k) == first + k * n_bytes;
-	return all;
+	bool equal = is_narrow(b);
+	for (int k = 1; k < b->sharding->n && equal; k++)
+		equal = wire_bytes(b, k) == n_bytes &&
+			(const char *)message_buffer(b, k) == first + k * n_bytes;
+	return equal;
 }
 
-/* Sends this rank's shard to all ranks, and receives theirs. */
+/* Adds messages that send this rank's shard to all ranks and receive their shards. */
 static void gather_shards(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
@@ -187,60 +189,62 @@ static void gather_shards(
 	void *own = own_message(s, b);
 	BUG_ON(requests->c != b->sharding->c);
 	if (is_narrow(b) && !reads_copies(s, b))
-		narrow_own(s, b, own);
+		narrow_own_shard(s, b, own);
 	for (int k = 0; k < b->sharding->n; k++)
 		all[k] = (struct comm_block){
 			k == b->sharding->own ? own : message_buffer(b, k),
 			wire_bytes(b, k)};
-	comm_gather_blocks(requests, all, is_contiguous(b), TAG_GATHER);
+	comm_gather_blocks(requests, all, are_messages_contiguous(b), TAG_GATHER);
 }
 
-static void unpack_scaled(
+/* Widens a shard in 8 bits with the scale of each tensor. */
+static void unpack_scaled_shard(
 	struct store *s, const struct bucket *b, int shard, const uint8_t *message)
 {
 	struct device *d = s->c.device;
 	for (int i = 0; i < b->n_entries; i++) {
 		const struct entry *e = &b->entry[i];
-		int64_t at, n = rows_in(e, shard, &at);
+		int64_t pos, n = entry_shard_elements(e, shard, &pos);
 		if (n)
-			d->k->widen_scaled(d, elements(b, at, n),
+			d->k->widen_scaled(d, vector_elements(b, pos, n),
 				message + e->packed[shard], store_amax(s, e->t));
 	}
 }
 
-static void unpack(
+/* Copies a shard from its message to the bucket's vector. */
+static void unpack_shard(
 	struct store *s, const struct bucket *b, int shard, const void *message)
 {
 	struct device *d = s->c.device;
 	const struct sum_shard *x = &b->shard[shard];
-	int64_t at = 0;
+	int64_t pos = 0;
 	if (b->wire == DT_E4M3) {
-		unpack_scaled(s, b, shard, message);
+		unpack_scaled_shard(s, b, shard, message);
 		return;
 	}
-	for (int i = 0; i < x->n_runs; at += x->run[i++].len) {
-		struct mat to = elements(b, x->run[i].at, x->run[i].len);
-		if (is_narrow(b) && to.type == DT_F32)
-			d->k->widen(d, to, (const uint16_t *)message + at, b->wire);
+	for (int i = 0; i < x->n_runs; pos += x->run[i++].len) {
+		struct mat dst = vector_elements(b, x->run[i].pos, x->run[i].len);
+		if (is_narrow(b) && dst.type == DT_F32)
+			d->k->widen(d, dst, (const uint16_t *)message + pos, b->wire);
 		else
-			d->k->copy(d, to,
-				mat_typed((char *)message + at * dtype_bytes(to.type), 1,
-					to.cols, to.type));
+			d->k->copy(d, dst,
+				mat_typed((char *)message + pos * dtype_bytes(dst.type),
+					1, dst.cols, dst.type));
 	}
 }
 
-/* Unpacks the shards of all ranks, once they are received. */
-static void end_bucket(struct store *s, struct bucket *b)
+/* Unpacks the shards of all ranks, which have been received. */
+static void unpack_bucket(struct store *s, struct bucket *b)
 {
 	const struct sharding *x = b->sharding;
 	const void *own = own_message(s, b);
 	if (is_narrow(b) ? is_staged(b, x->own) : own != b->gather.vector)
-		unpack(s, b, x->own, own);
+		unpack_shard(s, b, x->own, own);
 	for (int i = 1; i < x->n; i++) {
 		int k = (x->own + i) % x->n;
 		const void *message = message_buffer(b, k);
 		if (is_staged(b, k))
-			unpack(s, b, k, message);
+			unpack_shard(s, b, k, message);
 	}
 	if (keeps_half_vector(b))
 		b->gather.copy = (char *)b->gather.vector;
@@ -250,14 +254,14 @@ static void end_bucket(struct store *s, struct bucket *b)
 
 /* ---- the whole model ------------------------------------------------------------- */
 
-/* Returns the floats of a bucket in the memory of its unit. */
+/* Returns the floats that a bucket takes in the memory of its unit. */
 static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 {
 	return vector_floats(b) + staging_floats(s, b) + own_floats(s, b);
 }
 
-/* Takes the staging buffer from scratch memory, so that the plan counts it. */
-void gather_whole(struct store *s, bool frozen)
+/* Gathers bucket by bucket. The staging buffer is scratch memory, so that the plan counts it. */
+void gather_model(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
@@ -265,14 +269,14 @@ void gather_whole(struct store *s, bool frozen)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
 		float *staging = arena_floats(scratch, staging_floats(s, b));
-		/* (a plan measures the start, too: the memory is taken even if it is not used) */
+		/* (the staging buffer is allocated even if it is not used, for plans) */
 		if (frozen || b < o->bucket + o->n_trained) {
 			b->gather.vector = b->gather.whole;
 			set_staging(s, b, staging);
 			gather_shards(s, b, &requests);
 			comm_start(&requests);
 			comm_wait(&requests);
-			end_bucket(s, b);
+			unpack_bucket(s, b);
 		}
 		arena_reset(scratch, mark);
 	}
@@ -291,7 +295,8 @@ static struct bucket *next_bucket(const struct store *s, int unit, struct bucket
 	return b < end ? b : NULL;
 }
 
-static void send_unit(struct store *s, struct gathered *g)
+/* Starts the messages that gather a unit. */
+static void start_gather(struct store *s, struct gathered *g)
 {
 	if (s->impl->sharding.n == 1)
 		return;
@@ -300,27 +305,29 @@ static void send_unit(struct store *s, struct gathered *g)
 	comm_start(&g->requests);
 }
 
-static void end_unit(struct store *s, struct gathered *g)
+/* Completes the gather of a unit. A second call does nothing. */
+static void finish_gather(struct store *s, struct gathered *g)
 {
 	if (g->ready)
 		return;
 	if (params_offloaded(s)) {
 		offload_wait(s, g->ticket);
-		send_unit(s, g);
+		start_gather(s, g);
 	}
 	comm_wait(&g->requests);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
-		end_bucket(s, b);
+		unpack_bucket(s, b);
 	if (params_offloaded(s) && g->unit < s->c.n_units)
 		amax_compute(s, g->unit);
 	g->ready = true;
 }
 
+/* Frees the memory of a unit, if it holds one. */
 static void drop_unit(struct store *s, struct gathered *g)
 {
 	if (g->unit < 0)
 		return;
-	end_unit(s, g);
+	finish_gather(s, g);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		if (keeps_half_vector(b))
 			b->gather.copy = NULL;
@@ -337,8 +344,8 @@ static struct gathered *find_gathered(struct store *s, int unit)
 	return NULL;
 }
 
-/* Returns memory for a unit: free, or taken from a unit that is not in use; or NULL. */
-static struct gathered *find_memory(struct store *s, int unit)
+/* Returns memory for a unit, from which an unused unit may be dropped. NULL: all is in use. */
+static struct gathered *claim_memory(struct store *s, int unit)
 {
 	struct gathered *unused = NULL;
 	if (s->c.reshard == RESHARD_NO)
@@ -353,13 +360,13 @@ static struct gathered *find_memory(struct store *s, int unit)
 	return unused;
 }
 
-void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with)
+void store_before_use(struct store *s, void (*fn)(void *arg, int unit), void *arg)
 {
 	s->impl->before_use = fn;
-	s->impl->before_use_with = with;
+	s->impl->before_use_with = arg;
 }
 
-static void before_use(struct store *s, int unit)
+static void prepare_use(struct store *s, int unit)
 {
 	if (s->impl->before_use && unit < s->c.n_units)
 		s->impl->before_use(s->impl->before_use_with, unit);
@@ -368,56 +375,56 @@ static void before_use(struct store *s, int unit)
 }
 
 /* Begins to gather a unit. Returns NULL if there is no memory for it. */
-static struct gathered *begin_unit(struct store *s, int unit)
+static struct gathered *begin_gather(struct store *s, int unit)
 {
-	struct gathered *g = find_memory(s, unit);
+	struct gathered *g = claim_memory(s, unit);
 	if (!g)
 		return NULL;
-	before_use(s, unit);
-	float *at = g->memory;
+	prepare_use(s, unit);
+	float *next = g->memory;
 	g->unit = unit;
 	g->ready = false;
 	g->ticket = 0;
 	for (struct bucket *b = NULL; (b = next_bucket(s, unit, b));) {
-		b->gather.vector = at;
-		set_staging(s, b, at + vector_floats(b));
-		at += bucket_floats(s, b);
-		uint64_t ticket = params_offloaded(s) ? read_own(s, b) : 0;
+		b->gather.vector = next;
+		set_staging(s, b, next + vector_floats(b));
+		next += bucket_floats(s, b);
+		uint64_t ticket = params_offloaded(s) ? read_own_shard(s, b) : 0;
 		g->ticket = ticket ? ticket : g->ticket; /* 0: nothing was read */
 	}
 	if (!params_offloaded(s))
-		send_unit(s, g);
+		start_gather(s, g);
 	return g;
 }
 
-static bool is_gathered(const struct store *s)
+static bool gathers_units(const struct store *s)
 {
 	return s->impl->n_gathered > 0;
 }
 
 void store_use(struct store *s, int unit, int next)
 {
-	if (!is_gathered(s)) {
-		before_use(s, unit);
+	if (!gathers_units(s)) {
+		prepare_use(s, unit);
 		return;
 	}
 	struct gathered *g = find_gathered(s, unit);
 	if (!g)
-		g = begin_unit(s, unit);
+		g = begin_gather(s, unit);
 	BUG_ON(!g);
 	g->users++;
-	end_unit(s, g);
+	finish_gather(s, g);
 	if (next == UNIT_AFTER)
 		next = s->after;
 	if (next < 0 || !(params_offloaded(s) || comm_overlaps()) ||
 		find_gathered(s, next) || !next_bucket(s, next, NULL))
 		return;
-	begin_unit(s, next);
+	begin_gather(s, next);
 }
 
 void store_done(struct store *s, int unit, bool backward)
 {
-	if (!is_gathered(s))
+	if (!gathers_units(s))
 		return;
 	struct gathered *g = find_gathered(s, unit);
 	BUG_ON(!g || !g->users);
@@ -441,17 +448,17 @@ void gather_forget(struct store *s)
 void gather_open(struct store *s, bool measuring)
 {
 	struct store_impl *o = s->impl;
-	bool all = s->c.reshard == RESHARD_NO;
+	bool one_per_unit = s->c.reshard == RESHARD_NO;
 	int64_t total = 0;
-	o->n_gathered = all ? n_units(s) : N_PLACES;
+	o->n_gathered = one_per_unit ? n_units(s) : N_PLACES;
 	o->gathered = xcalloc((size_t)o->n_gathered, sizeof(*o->gathered));
 	for (int u = 0; u < n_units(s); u++) {
 		int64_t n = 0;
 		for (struct bucket *b = NULL; (b = next_bucket(s, u, b));)
 			n += bucket_floats(s, b);
-		for (int turn = 0; turn < (all ? 1 : 2); turn++) {
+		for (int turn = 0; turn < (one_per_unit ? 1 : 2); turn++) {
 			struct gathered *g =
-				&o->gathered[all ? u : unit_place(s, u, turn)];
+				&o->gathered[one_per_unit ? u : unit_place(s, u, turn)];
 			g->n = max64(g->n, n);
 		}
 	}
@@ -473,7 +480,7 @@ void gather_open(struct store *s, bool measuring)
 void gather_close(struct store *s)
 {
 	struct store_impl *o = s->impl;
-	if (is_gathered(s))
+	if (gathers_units(s))
 		gather_forget(s);
 	for (int i = 0; i < o->n_gathered; i++)
 		comm_requests_free(&o->gathered[i].requests);

@@ -27,13 +27,13 @@ static bool replaces_leaf(const struct store *s, const struct bucket *b)
 	return has_contiguous_micros(s) && b->sharding->n == 1;
 }
 
-static bool has_place(const struct bucket *b, enum reduction_place place)
+static bool uses_place(const struct bucket *b, enum reduction_place place)
 {
 	return reduction_uses(&b->plan[0], place);
 }
 
-/* Returns true if this sum is rounded to the gradient in place. */
-static bool rounds_in(const struct bucket *b, enum reduction_place sum)
+/* Returns true if the sum in this place is rounded to the gradient in its own memory. */
+static bool rounds_in_place(const struct bucket *b, enum reduction_place sum)
 {
 	const struct reduction_row *r = reduction_find(&b->plan[0], REDUCE_ROUND);
 	return r && r->over == OVER_SELF && r->from == sum;
@@ -52,28 +52,28 @@ static bool any_sums_int64(const struct bucket *b)
 	return false;
 }
 
-/* Places the int64 sum of a bucket's leaves (at equal offsets in shared memory), and one leaf or
+/* Allocates the int64 sum of a bucket's leaves (at equal offsets in shared memory), and one leaf or
  * the gradient. Several leaves of contiguous micro-batches go to the store's buffer. */
-static void place_own(const struct store *s, struct bucket *b, struct arena *a)
+static void allocate_leaves(const struct store *s, struct bucket *b, struct arena *a)
 {
-	bool sums = is_shared(s, b) ? any_sums_int64(b) : has_place(b, AT_LEAVES);
-	bool in_sums = rounds_in(b, AT_LEAVES);
-	b->leaves.sum = sums ? arena_int64(a, b->n) : NULL;
-	if (has_place(b, AT_LEAF) || !has_contiguous_micros(s) ||
-		(replaces_leaf(s, b) && !in_sums))
+	bool has_sum = is_shared(s, b) ? any_sums_int64(b) : uses_place(b, AT_LEAVES);
+	bool replaces_sum = rounds_in_place(b, AT_LEAVES);
+	b->leaves.sum = has_sum ? arena_int64(a, b->n) : NULL;
+	if (uses_place(b, AT_LEAF) || !has_contiguous_micros(s) ||
+		(replaces_leaf(s, b) && !replaces_sum))
 		b->leaves.memory = arena_floats(a, b->n);
 	if (replaces_leaf(s, b))
-		b->g = in_sums ? (float *)(void *)b->leaves.sum : b->leaves.memory;
+		b->g = replaces_sum ? (float *)(void *)b->leaves.sum : b->leaves.memory;
 }
 
-/* Places the host's sum; if results are gathered, over this rank's part of its sum of leaves. */
-static void place_host_sum(struct bucket *b, struct arena *a)
+/* Allocates the host's sum. If results are gathered, it overlaps a part of the sum of leaves. */
+static void allocate_host_sum(struct bucket *b, struct arena *a)
 {
 	const struct sum_group *g = b->sums.first;
 	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
 	bool gathers = reduction_find(&b->plan[0], REDUCE_GATHER);
-	if (has_place(b, AT_HOST))
-		b->sums.host_sum = gathers && has_place(b, AT_LEAVES)
+	if (uses_place(b, AT_HOST))
+		b->sums.host_sum = gathers && uses_place(b, AT_LEAVES)
 					   ? b->leaves.sum + first
 					   : arena_int64(a, part);
 }
@@ -84,25 +84,25 @@ static void reset_leaves(struct bucket *b)
 		b->entry[i].n_leaves = 0;
 }
 
-/* Places all buckets of a unit, before its leaves are written. */
-static void place_unit(struct store *s, int unit, struct arena *a)
+/* Allocates the leaves of all buckets of a unit. */
+static void allocate_unit(struct store *s, int unit, struct arena *a)
 {
 	struct bucket *end = s->impl->bucket + s->impl->n_trained;
 	for (struct bucket *b = s->impl->bucket; b < end; b++) {
 		if (b->first_unit != unit)
 			continue;
-		place_own(s, b, a);
-		place_host_sum(b, a);
+		allocate_leaves(s, b, a);
+		allocate_host_sum(b, a);
 		reset_leaves(b);
 	}
 }
 
-/* Places this rank's kept sum and its gradient (if offloaded: where it is rounded, in a lease). */
-static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
+/* Allocates this rank's kept sum and its gradient. An offloaded gradient is rounded in a lease. */
+static void allocate_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
-	if (has_place(b, AT_KEPT))
+	if (uses_place(b, AT_KEPT))
 		b->sums.kept = arena_int64(a, b->sums.piece);
-	if (rounds_in(b, AT_KEPT))
+	if (rounds_in_place(b, AT_KEPT))
 		b->g = (float *)(void *)b->sums.kept;
 	else if (is_offloaded(s, STORE_GRAD))
 		b->g = b->leaves.memory;
@@ -112,7 +112,7 @@ static void place_shard(const struct store *s, struct bucket *b, struct arena *a
 		b->sums.other = arena_int64(a, b->sums.piece);
 }
 
-static void place_leases(struct store *s, struct arena *a)
+static void allocate_leases(struct store *s, struct arena *a)
 {
 	for (int i = 0; i < N_PLACES; i++) {
 		struct lease *l = &s->impl->lease[i];
@@ -142,16 +142,16 @@ float *grads_free_leaves(const struct store *s, const struct bucket *b)
 		       : s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
-/* With offloaded gradients: places the sums of one unit, in memory that all units share. */
-static void place_sums(const struct store *s, int unit, struct arena *a)
+/* Allocates the sums of one unit with offloaded gradients, in memory that all units share. */
+static void allocate_sums(const struct store *s, int unit, struct arena *a)
 {
 	struct store_impl *o = s->impl;
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit && is_offloaded(s, STORE_GRAD))
-			place_shard(s, b, a);
+			allocate_shard(s, b, a);
 }
 
-void grads_take_sums(struct store *s, int unit)
+void grads_assign_sums(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
 	struct arena a;
@@ -160,7 +160,7 @@ void grads_take_sums(struct store *s, int unit)
 			reduce_end(b);
 	o->sums.unit = unit;
 	arena_over(&a, "sums", o->sums.memory, (size_t)o->sums.n * sizeof(float));
-	place_sums(s, unit, &a);
+	allocate_sums(s, unit, &a);
 }
 
 /* Computes the size of each lease: the largest unit that uses it. */
@@ -171,8 +171,8 @@ static void size_leases(struct store *s)
 		struct arena leaves, sums;
 		arena_measure(&leaves, "leaves");
 		arena_measure(&sums, "sums");
-		place_unit(s, u, &leaves);
-		place_sums(s, u, &sums);
+		allocate_unit(s, u, &leaves);
+		allocate_sums(s, u, &sums);
 		for (int turn = 0; turn < 2; turn++) {
 			struct lease *l = &o->lease[lease_place(s, u, turn)];
 			l->n = max64(l->n, (int64_t)(leaves.used_bytes / sizeof(float)));
@@ -181,7 +181,8 @@ static void size_leases(struct store *s)
 	}
 }
 
-static void join_queue(struct store *s, struct sum_group *g)
+/* Assigns a queue to a group: the queue of the same ranks, or a new one. */
+static void assign_queue(struct store *s, struct sum_group *g)
 {
 	struct store_impl *o = s->impl;
 	g->queue = o->queue;
@@ -192,7 +193,7 @@ static void join_queue(struct store *s, struct sum_group *g)
 	o->n_queues = (int)max64(o->n_queues, g->queue - o->queue + 1);
 }
 
-/* Sizes buffers for a sum to which all ranks contribute leaves. */
+/* Raises the size of a queue's buffers to the size that a sum needs. */
 static void size_queue(const struct sum_group *g, const enum sum_form *form)
 {
 	if (g->c->size > 1)
@@ -212,24 +213,25 @@ static void size_queues(struct store *s)
 	}
 }
 
-static int64_t place_queues(struct store *s, struct arena *a)
+/* Allocates the buffers of all queues. Returns their bytes. */
+static int64_t allocate_queues(struct store *s, struct arena *a)
 {
-	size_t before = a->used_bytes;
+	size_t begin = a->used_bytes;
 	for (int i = 0; i < s->impl->n_queues; i++)
 		for (int k = 0; k < SUM_BUFFERS; k++)
 			s->impl->queue[i].sums.buffer[k] =
 				arena_floats(a, s->impl->queue[i].n);
-	return (int64_t)(a->used_bytes - before);
+	return (int64_t)(a->used_bytes - begin);
 }
 
-/* Returns true for a tied weight: the output layer, first in the backward, writes leaves of it. */
+/* Returns true for a tied weight: the backward begins with its leaves, in the output layer. */
 static bool is_written_first(const struct bucket *b)
 {
 	return b->entry->t->uses > 1;
 }
 
-/* Places memory that is not shared with other ranks, in the opposite order of a backward. */
-static void place_private(struct store *s, struct arena *a)
+/* Allocates memory that is not shared with other ranks, in the opposite order of a backward. */
+static void allocate_private(struct store *s, struct arena *a)
 {
 	struct store_impl *o = s->impl;
 	for (int i = 0; i < 2 * o->n_trained; i++) {
@@ -238,21 +240,21 @@ static void place_private(struct store *s, struct arena *a)
 			continue;
 		b->placed = (int64_t)a->used_bytes;
 		if (has_contiguous_micros(s) && !b->sums.first->plan.shared)
-			place_own(s, b, a);
+			allocate_leaves(s, b, a);
 		if (has_contiguous_micros(s))
-			place_host_sum(b, a);
+			allocate_host_sum(b, a);
 		if (!is_offloaded(s, STORE_GRAD))
-			place_shard(s, b, a);
+			allocate_shard(s, b, a);
 	}
 	o->placed_bytes = (int64_t)a->used_bytes;
 	o->leaves = arena_floats(a, o->n_leaves);
 	if (!has_contiguous_micros(s))
-		place_leases(s, a);
-	s->bytes.buffers = place_queues(s, a);
+		allocate_leases(s, a);
+	s->bytes.buffers = allocate_queues(s, a);
 }
 
-/* Places the buckets that a group of ranks adds in shared memory. */
-static void place_shared(struct store *s, const struct group_queue *q, struct arena *a)
+/* Allocates the buckets that a group of ranks adds in shared memory. */
+static void allocate_shared(struct store *s, const struct group_queue *q, struct arena *a)
 {
 	struct store_impl *o = s->impl;
 	const float *begin = (const void *)a->base;
@@ -260,7 +262,7 @@ static void place_shared(struct store *s, const struct group_queue *q, struct ar
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (b->sums.first->queue != q || !is_shared(s, b))
 			continue;
-		place_own(s, b, a);
+		allocate_leaves(s, b, a);
 		struct sum_plan *p = &b->sums.first->plan;
 		p->shared = q->shared;
 		p->slot = slot++;
@@ -270,12 +272,13 @@ static void place_shared(struct store *s, const struct group_queue *q, struct ar
 	}
 }
 
+/* Opens the shared memory of a group, if the group adds buckets in it. */
 static void open_shared(struct store *s, struct group_queue *q)
 {
 	struct err e = {0};
 	struct arena a;
 	arena_measure(&a, "gradients");
-	place_shared(s, q, &a);
+	allocate_shared(s, q, &a);
 	if (!a.used_bytes)
 		return;
 	q->shared = comm_shared_open(q->c, (int64_t)a.used_bytes, s->impl->n_trained, &e);
@@ -285,60 +288,60 @@ static void open_shared(struct store *s, struct group_queue *q)
 		return;
 	s->impl->shared_bytes += q->shared->n_bytes[q->c->rank];
 	arena_over(&a, "gradients", q->shared->data[q->c->rank], a.used_bytes);
-	place_shared(s, q, &a);
+	allocate_shared(s, q, &a);
 }
 
-/* Returns the offset of a bucket's leaves, after all leaves that may be written meanwhile. */
-static int64_t leaves_before(const struct store *s, const struct bucket *b)
+/* Returns the offset of a bucket's leaves, after leaves that may be written at the same time. */
+static int64_t leaves_offset(const struct store *s, const struct bucket *b)
 {
-	int64_t at = 0;
+	int64_t offset = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
 			x->leaves.per_turn > 1)
-			at = max64(at, x->leaves.at + x->n);
-	return at;
+			offset = max64(offset, x->leaves.pos + x->n);
+	return offset;
 }
 
 /* Assigns a queue to each sum, and contiguous leaves to the store's buffer. */
-static void plan_sums(struct store *s)
+static void assign_sums(struct store *s)
 {
 	struct store_impl *o = s->impl;
 	o->queue = xcalloc(2 * (size_t)o->n_trained, sizeof(*o->queue));
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
-		join_queue(s, b->sums.first);
-		join_queue(s, b->sums.last);
+		assign_queue(s, b->sums.first);
+		assign_queue(s, b->sums.last);
 		if (!has_contiguous_micros(s) || b->leaves.per_turn <= 1)
 			continue;
-		b->leaves.at = leaves_before(s, b);
-		o->n_leaves = max64(o->n_leaves, b->leaves.at + b->n);
+		b->leaves.pos = leaves_offset(s, b);
+		o->n_leaves = max64(o->n_leaves, b->leaves.pos + b->n);
 	}
 }
 
 int64_t store_gradients_offset(const struct store *s, const int64_t *live, int64_t all)
 {
 	const struct store_impl *o = s->impl;
-	int64_t at = max64(0, all - o->placed_bytes);
+	int64_t offset = max64(0, all - o->placed_bytes);
 	for (const struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		if (is_shared(s, b))
 			return all;
-		at = max64(
-			at, (is_written_first(b) ? all : live[b->last_unit]) - b->placed);
+		offset = max64(offset,
+			(is_written_first(b) ? all : live[b->last_unit]) - b->placed);
 	}
-	return at;
+	return offset;
 }
 
 void grads_open(struct store *s, bool measuring)
 {
 	struct store_impl *o = s->impl;
 	struct arena size;
-	plan_sums(s);
+	assign_sums(s);
 	for (int i = 0; i < o->n_queues && !measuring; i++)
 		open_shared(s, &o->queue[i]);
 	size_queues(s);
 	if (s->c.microbatches.round_robin)
 		size_leases(s);
 	arena_measure(&size, "gradients");
-	place_private(s, &size);
+	allocate_private(s, &size);
 	s->bytes.grads = o->shared_bytes + (int64_t)size.peak_bytes - s->bytes.buffers;
 	if (measuring) {
 		o->grad_memory = size;
@@ -349,7 +352,7 @@ void grads_open(struct store *s, bool measuring)
 		else
 			device_arena(s->c.device, &o->grad_memory, "gradients",
 				size.peak_bytes);
-		place_private(s, &o->grad_memory);
+		allocate_private(s, &o->grad_memory);
 	}
 	store_discard_leaves(s);
 }
@@ -365,7 +368,7 @@ void grads_close(struct store *s)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
-void grads_take_lease(struct store *s, int unit)
+void grads_assign_lease(struct store *s, int unit)
 {
 	struct store_impl *o = s->impl;
 	for (int i = 0; i < N_PLACES; i++)
@@ -384,15 +387,15 @@ void grads_take_lease(struct store *s, int unit)
 	l->open = true;
 	struct arena a;
 	arena_over(&a, "leaves", l->memory, (size_t)l->n * sizeof(float));
-	place_unit(s, unit, &a);
+	allocate_unit(s, unit, &a);
 }
 
-static float *leaf_at(
+static float *leaf_address(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool is_shared_buffer = b->leaves.per_turn > 1 && has_contiguous_micros(s);
-	return (is_shared_buffer ? s->impl->leaves + b->leaves.at : b->leaves.memory) +
-	       e->at;
+	bool in_common_buffer = b->leaves.per_turn > 1 && has_contiguous_micros(s);
+	return (in_common_buffer ? s->impl->leaves + b->leaves.pos : b->leaves.memory) +
+	       e->pos;
 }
 
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
@@ -401,23 +404,24 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int64_t n = t->rows * t->cols;
-	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].at : b->n;
-	int64_t gap = end - e->at - n;
+	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].pos : b->n;
+	int64_t gap = end - e->pos - n;
 	if (!has_contiguous_micros(s))
-		grads_take_lease(s, unit_of(s, t, slice));
+		grads_assign_lease(s, unit_of(s, t, slice));
 	if (gap && b->leaves.per_turn <= 1) /* the sum over ranks adds the gap too */
-		d->k->zero(d, mat(leaf_at(s, b, e) + n, 1, gap));
-	return mat(leaf_at(s, b, e), t->rows, t->cols);
+		d->k->zero(d, mat(leaf_address(s, b, e) + n, 1, gap));
+	return mat(leaf_address(s, b, e), t->rows, t->cols);
 }
 
-static void count_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
+/* Counts a written leaf; with several leaves per turn, adds it to this rank's sum. */
+static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
 	struct device *d = s->c.device;
 	BUG_ON(++e->n_leaves > b->leaves.per_turn);
 	if (b->leaves.per_turn <= 1)
 		return;
 	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = b->leaves.sum + e->at,
+		&(struct grid_sum){.sum = b->leaves.sum + e->pos,
 			.add = e->n_leaves > 1,
 			.parts = &(struct grid_part){.leaf = x.p},
 			.n_parts = 1,
@@ -431,17 +435,17 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	count_leaf(s, b, e, mat(leaf_at(s, b, e), t->rows, t->cols));
+	record_leaf(s, b, e, mat(leaf_address(s, b, e), t->rows, t->cols));
 }
 
 void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
 {
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
-	struct mat to = store_leaf(s, t, slice);
+	struct mat leaf = store_leaf(s, t, slice);
 	if (b->leaves.per_turn <= 1)
-		d->k->round(d, to, x, DT_F32, 1);
-	count_leaf(s, b, entry_of(s, t, slice), x);
+		d->k->round(d, leaf, x, DT_F32, 1);
+	record_leaf(s, b, entry_of(s, t, slice), x);
 }
 
 void store_discard_leaves(struct store *s)

@@ -24,7 +24,7 @@ int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i)
 	return part_begin(mb->n_micro, mb->ranks, rank) + i;
 }
 
-int microbatches_rank(const int degree[N_AXES], const int at[N_AXES])
+int microbatches_rank(const int degree[N_AXES], const int coord[N_AXES])
 {
-	return at[AXIS_DP] * degree[AXIS_FSDP] + at[AXIS_FSDP];
+	return coord[AXIS_DP] * degree[AXIS_FSDP] + coord[AXIS_FSDP];
 }

@@ -4,8 +4,7 @@
  * reduced over the ranks once per step. Round-robin: rank r has micro-batches r, r + ranks, ...,
  * and each round is reduced, so that a rank keeps only its shard of the gradient (which may be
  * offloaded) and the gradient of one micro-batch. A rank without a micro-batch in the last round
- * computes one with an index of n_micro or more, because other ranks need its shard of the
- * parameters, and discards the results. */
+ * computes one with an index of n_micro or more, since other ranks need its shard of parameters. */
 #pragma once
 
 #include "base/base.h"
@@ -25,4 +24,4 @@ int64_t microbatches_count(const struct microbatches *mb, int rank);
 /* Returns the index in the step of a rank's i-th micro-batch. */
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
 /* Returns the data-parallel rank (over dp and fsdp) of a position in the mesh. */
-int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
+int microbatches_rank(const int degree[N_AXES], const int coord[N_AXES]);

@@ -9,8 +9,7 @@ struct reduction_row;
 /* Regions that may be offloaded: groups, the gradient, and the copies of parameters for matmuls. */
 enum { STORE_COPY = STORE_GRAD + 1, N_OFFLOADED };
 
-/* Buffers for pieces of offloaded state: one in use, one being read, and one being written if the
- * device copies in both directions at once. */
+/* Buffers for pieces of offloaded state: one in use, one being read, on a GPU one being written. */
 enum { OFFLOAD_SLOTS = 3 };
 struct offload_pieces {
 	int64_t floats;		    /* floats in a piece */
@@ -29,22 +28,22 @@ bool is_offloaded(const struct store *s, int group);
 /* Returns true if copies of the parameters, in the type of the wire, are offloaded too. */
 bool offloads_copies(const struct store *s);
 void offload_copies(struct store *s); /* computes and writes them */
-/* Enqueues a read or write of elements [at, at + n) of a group or STORE_COPY. Returns a ticket. */
-uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory, int64_t at,
-	int64_t n, uint64_t after);
-/* Enqueues a read or write of bytes [at, at + n_bytes) of the backend. Returns a ticket. */
-uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t at,
+/* Enqueues a read or write of elements [pos, pos + n) of a group. Returns a ticket. */
+uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory,
+	int64_t pos, int64_t n, uint64_t after);
+/* Enqueues a read or write of bytes [pos, pos + n_bytes) of the backend. Returns a ticket. */
+uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t pos,
 	int64_t n_bytes, uint64_t after);
 void offload_wait(struct store *s, uint64_t ticket);
 /* Copy rows of a part to and from host memory, offloaded or not, and wait. */
-void part_get(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	float *out);
-void part_put(struct store *s, const struct part *x, int group, int64_t row, int64_t rows,
-	const float *in);
+void part_read(struct store *s, const struct part *x, int group, int64_t row,
+	int64_t rows, float *out);
+void part_write(struct store *s, const struct part *x, int group, int64_t row,
+	int64_t rows, const float *in);
 
 /* offload_grads.c */
-/* Places the sums of the rounds in the backend, from byte `at` on. Returns their size in bytes. */
-int64_t offload_place_sums(struct store *s, int64_t at);
+/* Places the sums of the rounds in the backend, from byte pos on. Returns their size in bytes. */
+int64_t offload_place_sums(struct store *s, int64_t pos);
 /* Returns the minimum number of floats in a piece. */
 int64_t offload_sums_floats(const struct store *s);
 /* Execute the rows REDUCE_FILE_ADD, _READ and _WRITE (reduction.h). */
@@ -52,8 +51,8 @@ void offload_row_add(struct store *s, struct bucket *b, const struct reduction_r
 void offload_row_read(struct store *s, struct bucket *b, const struct reduction_row *r);
 void offload_row_write(struct store *s, struct bucket *b, const struct reduction_row *r);
 
-/* offload_host.c: allocates pinned memory. NULL with *e set on failure. */
-char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e);
+/* Allocates pinned memory (offload_host.c). NULL with *e set on failure. */
+char *offload_allocate_pinned(struct device *d, int64_t n_bytes, struct err *e);
 
 /* offload_file.c: the capacity of the queue; enqueue() waits while it is full. */
 enum { OFFLOAD_QUEUE = 16 };
@@ -64,12 +63,12 @@ struct offload_backend {
 	/* Enqueues a read into, or a write from, device memory, after the request with ticket
 	 * `after` (0: none). Returns a ticket. The memory must not be reused before wait(). */
 	uint64_t (*enqueue)(struct offload_backend *, bool write, void *memory,
-		int64_t n_bytes, int64_t at, uint64_t after);
+		int64_t n_bytes, int64_t pos, uint64_t after);
 	/* Orders work that is enqueued later, on the device and the backend, after this request and
 	 * the earlier requests in its direction. */
 	void (*wait)(struct offload_backend *, uint64_t ticket);
 	/* Copies from or to host memory, after all earlier requests, and waits. */
 	void (*copy)(struct offload_backend *, bool write, void *memory, int64_t n_bytes,
-		int64_t at);
+		int64_t pos);
 	void (*close)(struct offload_backend *);
 };

@@ -18,7 +18,7 @@ enum { QUEUE = OFFLOAD_QUEUE, STRIDE = 4 << 20 };
 
 struct request {
 	void *memory;
-	int64_t n_bytes, at;
+	int64_t n_bytes, pos;
 	bool write;
 };
 
@@ -53,40 +53,42 @@ static int flush_last_write(struct file *x)
 	return rc && errno != ENOSYS ? errno : 0;
 }
 
-static int write_stride(struct file *x, const void *from, int64_t n_bytes, int64_t at)
+/* Writes bytes, and drops the pages of the previous write. Returns an errno, or 0. */
+static int write_stride(struct file *x, const void *from, int64_t n_bytes, int64_t pos)
 {
-	if (pwrite_all(x->fd, from, (size_t)n_bytes, at))
+	if (pwrite_all(x->fd, from, (size_t)n_bytes, pos))
 		return errno;
-	sync_file_range(x->fd, at, n_bytes, SYNC_FILE_RANGE_WRITE); /* does not wait */
+	sync_file_range(x->fd, pos, n_bytes, SYNC_FILE_RANGE_WRITE); /* does not wait */
 	int rc = flush_last_write(x);
-	x->dirty_at = at;
+	x->dirty_at = pos;
 	x->dirty_bytes = n_bytes;
 	return rc;
 }
 
-static int read_stride(struct file *x, void *to, int64_t n_bytes, int64_t at)
+static int read_stride(struct file *x, void *to, int64_t n_bytes, int64_t pos)
 {
-	if (pread_all(x->fd, to, (size_t)n_bytes, at))
+	if (pread_all(x->fd, to, (size_t)n_bytes, pos))
 		return errno ? errno : EIO;
-	posix_fadvise(x->fd, at, n_bytes, POSIX_FADV_DONTNEED);
+	posix_fadvise(x->fd, pos, n_bytes, POSIX_FADV_DONTNEED);
 	return 0;
 }
 
-static int execute(struct file *x, const struct request *r)
+/* Executes a request. Returns an errno, or 0. */
+static int execute_request(struct file *x, const struct request *r)
 {
 	int rc = 0;
 	for (int64_t i = 0; i < r->n_bytes && !rc; i += STRIDE) {
 		int64_t n = min64(STRIDE, r->n_bytes - i);
 		char *p = (char *)r->memory + i;
-		rc = r->write ? write_stride(x, p, n, r->at + i)
-			      : read_stride(x, p, n, r->at + i);
+		rc = r->write ? write_stride(x, p, n, r->pos + i)
+			      : read_stride(x, p, n, r->pos + i);
 	}
 	return rc;
 }
 
-static void *thread_main(void *with)
+static void *run_requests(void *arg)
 {
-	struct file *x = with;
+	struct file *x = arg;
 	pthread_mutex_lock(&x->lock);
 	for (;;) {
 		while (x->done == x->queued && !x->end)
@@ -95,7 +97,7 @@ static void *thread_main(void *with)
 			break;
 		struct request r = x->queue[x->done % QUEUE];
 		pthread_mutex_unlock(&x->lock);
-		int rc = execute(x, &r);
+		int rc = execute_request(x, &r);
 		pthread_mutex_lock(&x->lock);
 		x->error = x->error ? x->error : rc;
 		x->done++;
@@ -107,6 +109,7 @@ static void *thread_main(void *with)
 
 /* ---- the file -------------------------------------------------------------------- */
 
+/* Opens a new file without a name in a directory. */
 static int open_unlinked(const char *directory, struct err *e)
 {
 	scoped_str name = {0};
@@ -126,7 +129,7 @@ static int open_unlinked(const char *directory, struct err *e)
 }
 
 /* Allocates the file, so that a full disk is detected before anything is computed. */
-static int allocate(int fd, const char *directory, int64_t n_bytes, struct err *e)
+static int allocate_file(int fd, const char *directory, int64_t n_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
 	int rc = n_bytes ? posix_fallocate(fd, 0, n_bytes) : 0;
@@ -140,7 +143,7 @@ static void warn_if_tmpfs(const char *directory)
 {
 	struct statfs fs;
 	if (!statfs(directory, &fs) && fs.f_type == TMPFS_MAGIC)
-		warn("offload-to: %s is memory (tmpfs): nothing is saved", directory);
+		warn("offload-to: %s is in memory (tmpfs); use a disk", directory);
 }
 
 /* Starts the thread with all signals blocked. */
@@ -149,20 +152,20 @@ static int start_thread(struct file *x)
 	sigset_t all, old;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	int rc = pthread_create(&x->thread, NULL, thread_main, x);
+	int rc = pthread_create(&x->thread, NULL, run_requests, x);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	return rc;
 }
 
 /* ---- requests -------------------------------------------------------------------- */
 
-/* Waits for the thread for a moment, and polls messages, since other ranks may wait for them. */
+/* Waits up to a millisecond for the thread, and polls messages, which other ranks may wait for. */
 static void wait_and_poll(struct file *x)
 {
-	enum { MOMENT = 1000000, SECOND = 1000000000 };
+	enum { MILLISECOND = 1000000, SECOND = 1000000000 };
 	struct timespec until;
 	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_nsec += MOMENT;
+	until.tv_nsec += MILLISECOND;
 	until.tv_sec += until.tv_nsec / SECOND;
 	until.tv_nsec %= SECOND;
 	pthread_cond_timedwait(&x->done_more, &x->lock, &until);
@@ -172,14 +175,14 @@ static void wait_and_poll(struct file *x)
 }
 
 static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *memory,
-	int64_t n_bytes, int64_t at, uint64_t after)
+	int64_t n_bytes, int64_t pos, uint64_t after)
 {
 	(void)after; /* requests are executed in order */
 	struct file *x = (struct file *)backend;
 	pthread_mutex_lock(&x->lock);
 	while (x->queued - x->done == QUEUE)
 		wait_and_poll(x);
-	x->queue[x->queued % QUEUE] = (struct request){memory, n_bytes, at, write};
+	x->queue[x->queued % QUEUE] = (struct request){memory, n_bytes, pos, write};
 	uint64_t ticket = ++x->queued;
 	pthread_cond_signal(&x->queued_more);
 	pthread_mutex_unlock(&x->lock);
@@ -199,9 +202,9 @@ static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 }
 
 static void copy_file(struct offload_backend *backend, bool write, void *memory,
-	int64_t n_bytes, int64_t at)
+	int64_t n_bytes, int64_t pos)
 {
-	wait_for_file(backend, enqueue_file(backend, write, memory, n_bytes, at, 0));
+	wait_for_file(backend, enqueue_file(backend, write, memory, n_bytes, pos, 0));
 }
 
 /* ---- opening --------------------------------------------------------------------- */
@@ -233,7 +236,7 @@ struct offload_backend *offload_file_open(
 	int fd = open_unlinked(directory, e);
 	if (fd < 0)
 		return NULL;
-	if (allocate(fd, directory, n_bytes, e)) {
+	if (allocate_file(fd, directory, n_bytes, e)) {
 		close(fd);
 		return NULL;
 	}

@@ -9,11 +9,11 @@ struct host {
 };
 
 static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *memory,
-	int64_t n_bytes, int64_t at, uint64_t after)
+	int64_t n_bytes, int64_t pos, uint64_t after)
 {
 	const struct host *x = (const struct host *)backend;
 	size_t n = (size_t)n_bytes;
-	char *host = x->memory + at;
+	char *host = x->memory + pos;
 	return write ? device_copy_begin(x->d, true, host, memory, n, after)
 		     : device_copy_begin(x->d, false, memory, host, n, after);
 }
@@ -23,16 +23,16 @@ static void wait_for_host(struct offload_backend *backend, uint64_t ticket)
 	device_stream_wait(((const struct host *)backend)->d, ticket);
 }
 
-/* Copies on the host. */
+/* Copies on the host, after all enqueued copies of the device. */
 static void copy_host(struct offload_backend *backend, bool write, void *memory,
-	int64_t n_bytes, int64_t at)
+	int64_t n_bytes, int64_t pos)
 {
 	const struct host *x = (const struct host *)backend;
 	device_wait(x->d);
 	if (write)
-		memcpy(x->memory + at, memory, (size_t)n_bytes);
+		memcpy(x->memory + pos, memory, (size_t)n_bytes);
 	else
-		memcpy(memory, x->memory + at, (size_t)n_bytes);
+		memcpy(memory, x->memory + pos, (size_t)n_bytes);
 }
 
 static void close_host(struct offload_backend *backend)
@@ -42,7 +42,7 @@ static void close_host(struct offload_backend *backend)
 	free(x);
 }
 
-char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e)
+char *offload_allocate_pinned(struct device *d, int64_t n_bytes, struct err *e)
 {
 	char need[NUM_TEXT], left[NUM_TEXT];
 	char *memory = device_shared(d, (size_t)n_bytes);
@@ -59,7 +59,7 @@ char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e)
 struct offload_backend *offload_host_open(
 	struct device *d, int64_t n_bytes, struct err *e)
 {
-	char *memory = offload_pinned(d, n_bytes, e);
+	char *memory = offload_allocate_pinned(d, n_bytes, e);
 	if (!memory)
 		return NULL;
 	memset(memory, 0, (size_t)n_bytes);

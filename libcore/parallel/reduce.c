@@ -1,13 +1,12 @@
 /* Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
  * The host waits for it before the next turn, before the memory is reused for other leaves or
- * sums, and at the end of the step. A chained row is enqueued at once and starts after the
- * previous row by itself. */
+ * sums, and at the end of the step. A chained row is enqueued at once, after the previous row. */
 #include "parallel/store_internal.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
 
 /* Returns each rank's contribution to the current turn. */
-static const enum sum_form *forms_now(const struct bucket *b)
+static const enum sum_form *turn_contributions(const struct bucket *b)
 {
 	return b->sums.form[b->turns.last_round];
 }
@@ -15,12 +14,12 @@ static const enum sum_form *forms_now(const struct bucket *b)
 /* Aborts unless this rank wrote as many leaves as all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = forms_now(b)[b->sums.first->c->rank];
+	enum sum_form form = turn_contributions(b)[b->sums.first->c->rank];
 	for (int i = 0; i < b->n_entries && !b->all.c->planned; i++)
 		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.per_turn : 0));
 }
 
-static const struct sum_plan *plan_over(
+static const struct sum_plan *row_sum_plan(
 	const struct bucket *b, const struct reduction_row *r)
 {
 	return r->over == OVER_ALL	? &b->all.plan
@@ -32,52 +31,53 @@ static const struct sum_plan *plan_over(
 static void begin_sum(struct store *s, struct bucket *b, const struct reduction_row *r,
 	struct sum_call call)
 {
-	void *to = bucket_place(b, r->to);
-	call.plan = plan_over(b, r);
+	void *result = bucket_place(b, r->to);
+	call.plan = row_sum_plan(b, r);
 	call.grid = s->impl->grid;
 	call.after = b->sums.now;
 	if (r->to == AT_GRADIENT) {
-		call.result = (float *)to + r->at;
+		call.result = (float *)result + r->pos;
 	} else {
-		call.kept = to;
+		call.kept = result;
 		call.add = bucket_adds(b, r);
 	}
 	b->sums.now = sum_begin(&call);
 }
 
-static void row_sum(struct store *s, struct bucket *b, const struct reduction_row *r)
+/* Begins a sum over ranks of leaves or of kept sums. */
+static void run_sum(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	bool sums_leaves = r->from == AT_LEAF || r->from == AT_LEAVES;
 	if (sums_leaves)
 		check_leaves(b);
 	begin_sum(s, b, r,
 		(struct sum_call){.own = bucket_place(b, r->from),
-			.form = sums_leaves ? forms_now(b) : NULL});
+			.form = sums_leaves ? turn_contributions(b) : NULL});
 }
 
-/* Rounds a sum in its own memory. The floats take its first half, so each block is written before
- * the place that it is read from, except the first block, which goes through other memory. */
+/* Rounds a sum in its own memory. The floats take the first half of that memory, so each block is
+ * written before the place that it is read from; the first block goes through other memory. */
 static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum)
 {
 	enum { FIRST = 1 << 16 };
 	struct device *d = s->c.device;
-	float *to = (float *)(void *)sum, *first_block = grads_free_leaves(s, b);
+	float *rounded = (float *)(void *)sum, *first_block = grads_free_leaves(s, b);
 	int64_t n_all = b->sums.piece;
-	for (int64_t at = 0, n; at < n_all; at += n) {
-		n = min64(at ? at : FIRST, n_all - at);
+	for (int64_t pos = 0, n; pos < n_all; pos += n) {
+		n = min64(pos ? pos : FIRST, n_all - pos);
 		d->k->grid_sum(d,
-			&(struct grid_sum){.rounded = at ? to + at : first_block,
-				.parts = &(struct grid_part){.sum = sum + at},
+			&(struct grid_sum){.rounded = pos ? rounded + pos : first_block,
+				.parts = &(struct grid_part){.sum = sum + pos},
 				.n_parts = 1,
 				.n = n,
 				.levels = b->levels},
 			s->impl->grid);
-		if (!at)
-			d->k->copy(d, mat(to, 1, n), mat(first_block, 1, n));
+		if (!pos)
+			d->k->copy(d, mat(rounded, 1, n), mat(first_block, 1, n));
 	}
 }
 
-static void row_round(struct store *s, struct bucket *b, const struct reduction_row *r)
+static void run_round(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *from = bucket_place(b, r->from);
 	if (r->from == AT_LEAVES)
@@ -88,13 +88,14 @@ static void row_round(struct store *s, struct bucket *b, const struct reduction_
 		begin_sum(s, b, r, (struct sum_call){.kept = from, .add = true});
 }
 
-static void row_gather(struct store *s, struct bucket *b, const struct reduction_row *r)
+/* Begins an all-gather of pieces that are rounded already. */
+static void run_gather(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	begin_sum(s, b, r, (struct sum_call){.own = NULL});
 }
 
 /* Adds the sum of a tied weight's piece from the rank at the other end of the pipeline. */
-static void row_swap(struct store *s, struct bucket *b, const struct reduction_row *r)
+static void run_swap(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *sum = bucket_place(b, r->to);
 	struct device *d = s->c.device;
@@ -117,19 +118,19 @@ static void row_swap(struct store *s, struct bucket *b, const struct reduction_r
 		s->impl->grid);
 }
 
-static void row_add_workers(
+static void run_add_workers(
 	struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	s->add_workers(s->add_workers_with, bucket_place(b, r->to), b->sums.piece);
 }
 
-static void (*const row_functions[N_REDUCE])(
+static void (*const run_row[N_REDUCE])(
 	struct store *, struct bucket *, const struct reduction_row *) = {
-	[REDUCE_SUM] = row_sum,
-	[REDUCE_ROUND] = row_round,
-	[REDUCE_GATHER] = row_gather,
-	[REDUCE_SWAP] = row_swap,
-	[REDUCE_ADD_WORKERS] = row_add_workers,
+	[REDUCE_SUM] = run_sum,
+	[REDUCE_ROUND] = run_round,
+	[REDUCE_GATHER] = run_gather,
+	[REDUCE_SWAP] = run_swap,
+	[REDUCE_ADD_WORKERS] = run_add_workers,
 	[REDUCE_FILE_ADD] = offload_row_add,
 	[REDUCE_FILE_READ] = offload_row_read,
 	[REDUCE_FILE_WRITE] = offload_row_write,
@@ -137,7 +138,7 @@ static void (*const row_functions[N_REDUCE])(
 
 /* ---- the order of rows ----------------------------------------------------------- */
 
-static const struct reduction *plan_now(const struct store *s, const struct bucket *b)
+static const struct reduction *current_plan(const struct store *s, const struct bucket *b)
 {
 	return &b->plan[s->add_workers != NULL];
 }
@@ -145,8 +146,8 @@ static const struct reduction *plan_now(const struct store *s, const struct buck
 /* Returns the next row that is due, or NULL. */
 static const struct reduction_row *next_row(const struct store *s, struct bucket *b)
 {
-	const struct reduction_row *row = plan_now(s, b)->row;
-	while (b->row < b->end && row[b->row].when == LAST_TURN && !bucket_is_last(b))
+	const struct reduction_row *row = current_plan(s, b)->row;
+	while (b->row < b->end && row[b->row].when == LAST_TURN && !in_last_turn(b))
 		b->row++;
 	return b->row < b->end ? &row[b->row] : NULL;
 }
@@ -158,9 +159,8 @@ static void end_sum(struct bucket *b)
 	b->sums.now = NULL;
 }
 
-/* Executes the rows that are due: with `wait` all of them, else until a sum is in progress.
- * Returns true if a sum is in progress. */
-static bool advance(struct store *s, struct bucket *b, bool wait)
+/* Executes due rows: all, or if not `wait`, until a sum is in progress. Returns true if one is. */
+static bool run_due_rows(struct store *s, struct bucket *b, bool wait)
 {
 	for (;;) {
 		const struct reduction_row *r = next_row(s, b);
@@ -172,46 +172,47 @@ static bool advance(struct store *s, struct bucket *b, bool wait)
 		}
 		if (!r)
 			return false;
-		row_functions[r->what](s, b, r);
+		run_row[r->what](s, b, r);
 		b->row++;
 	}
 }
 
 void reduce_end(struct bucket *b)
 {
-	advance(b->store, b, true);
+	run_due_rows(b->store, b, true);
 }
 
-/* Counts a call of store_reduce(). Returns true if it completes a turn. */
-static bool completes_turn(struct bucket *b, int use)
+/* Counts a call of store_reduce(). Returns true if the call completes a turn. */
+static bool count_call(struct bucket *b, int use)
 {
 	if (use == 1 && !b->by_use && !b->tied) /* reduced together with use 0 */
 		return false;
 	return ++b->turns.done[use] % b->turns.calls == 0;
 }
 
+/* Counts a call of store_reduce(), and begins the reduction of a turn that is complete. */
 static void reduce_bucket(struct store *s, struct bucket *b, int use)
 {
 	struct bucket_turns *t = &b->turns;
-	if (!completes_turn(b, use))
+	if (!count_call(b, use))
 		return;
 	reduce_end(b);
 	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
 	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
 	BUG_ON(t->now >= t->n);
 	b->row = 0;
-	b->end = plan_now(s, b)->n_turn_rows;
-	advance(s, b, false);
+	b->end = current_plan(s, b)->n_turn_rows;
+	run_due_rows(s, b, false);
 }
 
 void store_reduce(struct store *s, int unit, int use)
 {
 	struct store_impl *o = s->impl;
-	if (s->c.microbatches
-			.round_robin) /* even for a rank without leaves in this round */
-		grads_take_lease(s, unit);
+	/* even for a rank without leaves in this round */
+	if (s->c.microbatches.round_robin)
+		grads_assign_lease(s, unit);
 	if (is_offloaded(s, STORE_GRAD))
-		grads_take_sums(s, unit);
+		grads_assign_sums(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit) /* the last unit in the backward */
 			reduce_bucket(s, b, use);
@@ -220,14 +221,14 @@ void store_reduce(struct store *s, int unit, int use)
 			o->lease[i].open = false;
 }
 
-/* Executes the rows of all buckets, with one sum per bucket in progress at once. */
-static void finish_together(struct bucket *first, struct bucket *end)
+/* Executes the remaining rows of all buckets, with one sum per bucket in progress at once. */
+static void run_all_rows(struct bucket *first, struct bucket *end)
 {
-	for (bool more = true; more;) {
-		more = false;
+	for (bool in_progress = true; in_progress;) {
+		in_progress = false;
 		for (struct bucket *b = first; b < end; b++) {
 			end_sum(b);
-			more |= advance(b->store, b, false);
+			in_progress |= run_due_rows(b->store, b, false);
 		}
 	}
 }
@@ -241,13 +242,13 @@ void store_step_end(struct store *s)
 		bool offloaded = is_offloaded(s, STORE_GRAD);
 		if (offloaded) {
 			offload_wait(s, b->offload.written);
-			grads_take_sums(s, b->first_unit);
+			grads_assign_sums(s, b->first_unit);
 		}
-		b->row = plan_now(s, b)->n_turn_rows;
-		b->end = plan_now(s, b)->n_rows;
+		b->row = current_plan(s, b)->n_turn_rows;
+		b->end = current_plan(s, b)->n_rows;
 		if (offloaded) /* the next bucket uses the same memory */
 			reduce_end(b);
 	}
-	finish_together(first, end);
+	run_all_rows(first, end);
 	store_discard_leaves(s);
 }

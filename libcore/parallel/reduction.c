@@ -13,11 +13,11 @@ static struct reduction_row *add_row(struct reduction *r, enum reduction_when wh
 	return &r->row[r->n_rows++];
 }
 
-/* Appends the rows that sum the leaves of a turn. Returns the place of the sum. */
+/* Appends rows that sum a turn's leaves, to the gradient if `complete`. Returns the sum's place. */
 static enum reduction_place plan_turn(
 	struct reduction *r, const struct reduction_facts *f, bool complete)
 {
-	enum reduction_place leaves = f->several ? AT_LEAVES : AT_LEAF;
+	enum reduction_place leaves = f->several_leaves ? AT_LEAVES : AT_LEAF;
 	enum reduction_place to = complete ? AT_GRADIENT : AT_KEPT;
 	enum reduction_add add = complete || f->file ? REDUCE_SET : REDUCE_LATER;
 	enum reduction_over over = f->scheme == SCHEME_REPLICAS ? OVER_WITHIN : OVER_ALL;
@@ -27,10 +27,10 @@ static enum reduction_place plan_turn(
 		struct reduction_row *across =
 			add_row(r, EVERY_TURN, REDUCE_SUM, OVER_ACROSS, AT_HOST, to, add);
 		across->chained = true;
-		across->at = complete ? f->part_at : 0;
+		across->pos = complete ? f->part_at : 0;
 	} else if (f->file && f->one_rank) {
 		return leaves;
-	} else if (complete && f->one_rank && f->several && !f->rounds) {
+	} else if (complete && f->one_rank && f->several_leaves && !f->rounds) {
 		add_row(r, EVERY_TURN, REDUCE_ROUND, OVER_SELF, leaves, to, add);
 	} else {
 		add_row(r, EVERY_TURN, REDUCE_SUM, over, leaves, to, add);
@@ -41,7 +41,7 @@ static enum reduction_place plan_turn(
 /* Appends the rows that complete the kept sum after the last turn. */
 static void plan_end(struct reduction *r, const struct reduction_facts *f)
 {
-	bool late = f->tied || f->warm_up || f->file, hosts = f->scheme == SCHEME_HOSTS;
+	bool late = f->tied || f->warm_up || f->file, by_host = f->scheme == SCHEME_HOSTS;
 	if (f->tied)
 		add_row(r, STEP_END, REDUCE_SWAP, OVER_STAGES, AT_KEPT, AT_KEPT,
 			REDUCE_ADD);
@@ -52,13 +52,13 @@ static void plan_end(struct reduction *r, const struct reduction_facts *f)
 		add_row(r, late ? STEP_END : LAST_TURN, REDUCE_SUM, OVER_ACROSS, AT_KEPT,
 			AT_GRADIENT, REDUCE_SET)
 			->chained = !late;
-	else if (f->sole && f->rounds && !f->file)
+	else if (f->sole_owner && f->rounds && !f->file)
 		add_row(r, STEP_END, REDUCE_ROUND, OVER_SELF, AT_KEPT, AT_GRADIENT,
 			REDUCE_SET);
 	else
-		add_row(r, STEP_END, REDUCE_ROUND, hosts ? OVER_ACROSS : OVER_ALL,
+		add_row(r, STEP_END, REDUCE_ROUND, by_host ? OVER_ACROSS : OVER_ALL,
 			AT_KEPT, AT_GRADIENT, REDUCE_SET)
-			->at = f->part_at;
+			->pos = f->part_at;
 }
 
 void reduction_plan(struct reduction *r, const struct reduction_facts *f)
@@ -70,15 +70,15 @@ void reduction_plan(struct reduction *r, const struct reduction_facts *f)
 			f->file ? AT_FILE_GRADIENT : AT_GRADIENT, REDUCE_SET);
 		return;
 	}
-	bool others = f->tied || f->workers, ends = f->sole && !others;
-	bool complete = f->turns == 1 && !others && !f->file && !f->many_owners &&
+	bool adds_more = f->tied || f->workers, ends = f->sole_owner && !adds_more;
+	bool complete = f->turns == 1 && !adds_more && !f->file && !f->many_owners &&
 			f->scheme != SCHEME_REPLICAS;
 	enum reduction_place sum = plan_turn(r, f, complete);
 	if (f->file) {
 		struct reduction_row *add = add_row(r, EVERY_TURN, REDUCE_FILE_ADD,
 			OVER_SELF, sum, AT_FILE_SUM, REDUCE_LATER);
 		add->finishes = ends;
-		add->at = ends ? f->piece_at : 0;
+		add->pos = ends ? f->piece_at : 0;
 		if (ends)
 			return;
 		add_row(r, STEP_END, REDUCE_FILE_READ, OVER_SELF, AT_FILE_SUM, AT_KEPT,

@@ -3,8 +3,7 @@
 
 #include "base/base.h"
 
-/* When a row is executed: once the leaves of a turn are complete (in each turn, or in the last one
- * only), or at the end of the step. */
+/* When a row is executed: when the leaves of each or the last turn are complete, or at the end. */
 enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
 
 /* SUM: each owner adds all ranks' contributions to its piece. An int64 sum stays with its owner. A
@@ -63,7 +62,7 @@ struct reduction_row {
 	enum reduction_add add;
 	bool chained;  /* begins automatically when the row before is complete */
 	bool finishes; /* FILE_ADD: the last turn rounds the sum, to FILE_GRADIENT */
-	int64_t at;    /* the first element of `to` that it writes */
+	int64_t pos;   /* the first element of `to` that it writes */
 };
 
 /* Equal on all ranks of a group, except that one may sum LEAF where another sums LEAVES. */
@@ -74,28 +73,27 @@ struct reduction {
 
 /* Everything that a plan depends on. */
 struct reduction_facts {
-	/* Leaves are summed at once, or within hosts and then across, or within replicas and then
-	 * across (HSDP). */
+	/* Leaves are summed at once, by host and then across, or by replica and then across. */
 	enum { SCHEME_ONE, SCHEME_HOSTS, SCHEME_REPLICAS } scheme;
-	int64_t turns;	  /* per step */
-	bool one_leaf;	  /* an element has one leaf, over all ranks */
-	bool several;	  /* this rank has several leaves in a turn */
-	bool one_rank;	  /* no other rank shares the bucket */
-	bool sole;	  /* no other rank receives this shard */
-	bool one_shard;	  /* nothing is sharded */
-	bool rounds;	  /* micro-batches are assigned round-robin */
-	bool tied;	  /* the two uses are on two pipeline stages */
-	bool workers;	  /* local SGD has several workers */
-	bool warm_up;	  /* the workers' gradients are summed in this step */
-	bool file;	  /* gradients are offloaded */
-	bool many_owners; /* more owners than a kernel adds at once */
-	int64_t part_at;  /* this rank's first element in the result of WITHIN */
-	int64_t piece_at; /* the first element of this rank's piece in its shard */
+	int64_t turns;	     /* per step */
+	bool one_leaf;	     /* an element has one leaf, over all ranks */
+	bool several_leaves; /* this rank has several leaves in a turn */
+	bool one_rank;	     /* no other rank shares the bucket */
+	bool sole_owner;     /* no other rank receives this shard */
+	bool one_shard;	     /* nothing is sharded */
+	bool rounds;	     /* micro-batches are assigned round-robin */
+	bool tied;	     /* the two uses are on two pipeline stages */
+	bool workers;	     /* local SGD has several workers */
+	bool warm_up;	     /* the workers' gradients are summed in this step */
+	bool file;	     /* gradients are offloaded */
+	bool many_owners;    /* more owners than a kernel adds at once */
+	int64_t part_at;     /* this rank's first element in the result of WITHIN */
+	int64_t piece_at;    /* the first element of this rank's piece in its shard */
 };
 
-/* Makes the plan. Not collective: it depends on the facts only. */
+/* Makes the plan of a reduction. Not collective: it depends on the facts only. */
 void reduction_plan(struct reduction *r, const struct reduction_facts *f);
-/* Returns the first row with this operation, or NULL. */
+/* Returns the first row with an operation, or NULL. */
 const struct reduction_row *reduction_find(
 	const struct reduction *r, enum reduction_what what);
 /* Returns true if a row reads or writes this place. */

@@ -12,17 +12,18 @@ const char *const schedule_kind_names[] = {SCHEDULE_LIST(NAME) NULL};
 /* clang-format on */
 #undef NAME
 
-static bool allows(const struct schedule_row *row, int per_rank)
+static bool allows_stages(const struct schedule_row *row, int per_rank)
 {
 	return per_rank >= row->min_stages &&
 	       (!row->max_stages || per_rank <= row->max_stages);
 }
 
+/* Sets an error that lists the schedules with that many stages per rank. Returns -1. */
 static int reject_stages(const struct schedule_row *row, int per_rank, struct err *e)
 {
 	scoped_str allowed = {0};
 	for (int i = 0; i < SCHEDULE_KINDS; i++)
-		if (allows(&schedule_kinds[i], per_rank))
+		if (allows_stages(&schedule_kinds[i], per_rank))
 			str_printf(&allowed, "%s%s", allowed.len ? ", " : "",
 				schedule_kinds[i].name);
 	err_set(e, EX_USAGE,
@@ -72,7 +73,7 @@ int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int pe
 	const struct schedule_row *row = &schedule_kinds[kind];
 	*s = (struct schedule){
 		.kind = kind, .ranks = ranks, .per_rank = per_rank, .n_micro = n_micro};
-	if (ranks > 1 && !allows(row, per_rank))
+	if (ranks > 1 && !allows_stages(row, per_rank))
 		return reject_stages(row, per_rank, e);
 	s->rank = xcalloc((size_t)ranks, sizeof(*s->rank));
 	s->n = xcalloc((size_t)ranks, sizeof(*s->n));
@@ -118,17 +119,18 @@ void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s)
 {
 	size_t stages = (size_t)schedule_stages(s);
 	*w = (struct schedule_iter){.s = s,
-		.at = xcalloc((size_t)s->ranks, sizeof(*w->at)),
+		.next = xcalloc((size_t)s->ranks, sizeof(*w->next)),
 		.done = xcalloc(ACTION_KINDS * stages, sizeof(*w->done))};
 }
 
 void schedule_iter_end(struct schedule_iter *w)
 {
-	free(w->at);
+	free(w->next);
 	free(w->done);
 	*w = (struct schedule_iter){0};
 }
 
+/* Returns the counter of finished actions of a kind on a stage. */
 static int64_t *n_done(const struct schedule_iter *w, enum action_kind kind, int stage)
 {
 	return w->done + (int)kind * schedule_stages(w->s) + stage;
@@ -154,12 +156,12 @@ static bool is_ready(const struct schedule_iter *w, const struct action *a)
 bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i)
 {
 	for (int r = 0; r < w->s->ranks; r++) {
-		const struct action *a = &w->s->rank[r][w->at[r]];
-		if (w->at[r] == w->s->n[r] || !is_ready(w, a))
+		const struct action *a = &w->s->rank[r][w->next[r]];
+		if (w->next[r] == w->s->n[r] || !is_ready(w, a))
 			continue;
 		++*n_done(w, a->kind, a->stage);
 		*rank = r;
-		*i = w->at[r]++;
+		*i = w->next[r]++;
 		return true;
 	}
 	return false;

@@ -18,7 +18,7 @@ static struct groups make_groups(const struct schedule *s)
 	return (struct groups){n, max64(ceil_div(s->n_micro, n), s->ranks)};
 }
 
-/* Adds place i of the forwards, or of the backwards, of a rank, unless it is empty. */
+/* Appends the action at place i among a rank's actions of that kind, unless the place is empty. */
 static void add_place(
 	struct schedule *s, int rank, struct groups g, enum action_kind kind, int64_t i)
 {

@@ -18,6 +18,7 @@ static double stage_cost(const struct split *x, int i, int j)
 	return x->cost[(size_t)i * (size_t)(x->n + 1) + (size_t)j];
 }
 
+/* Returns the costs of all stages of adjacent layers: [n][n + 1], allocated. */
 static double *stage_costs(const double *layer, int n, double embedding, double head)
 {
 	double *cost = xcalloc((size_t)n * (size_t)(n + 1), sizeof(*cost));
@@ -33,8 +34,8 @@ static double *stage_costs(const double *layer, int n, double embedding, double 
 	return cost;
 }
 
-/* Solves for the last k stages and layers [i, n): minimizes the largest stage or, with a `limit` on
- * it, maximizes the smallest one (-1: impossible). Takes the first of equal splits. */
+/* Splits layers [i, n) into the last k stages: minimizes the largest stage, or with a limit on the
+ * largest, maximizes the smallest stage (-1: impossible). Chooses the first of equal splits. */
 static void choose_cut(struct split *x, int k, int i, const double *limit)
 {
 	double *best = &x->best[k * (x->n + 1) + i];
@@ -44,16 +45,17 @@ static void choose_cut(struct split *x, int k, int i, const double *limit)
 	*cut = x->n;
 	for (int j = k == 1 ? x->n : i + 1; j <= x->n - (k - 1); j++) {
 		double c = stage_cost(x, i, j);
-		double both = limit ? fmin(c, rest[j]) : fmax(c, rest[j]);
+		double worst = limit ? fmin(c, rest[j]) : fmax(c, rest[j]);
 		if (limit && c > *limit)
 			break;
-		if (limit ? both > *best : both < *best) {
-			*best = both;
+		if (limit ? worst > *best : worst < *best) {
+			*best = worst;
 			*cut = j;
 		}
 	}
 }
 
+/* Splits all layers into all stages. Returns the cost of the largest stage, or the smallest. */
 static double solve(struct split *x, const double *limit)
 {
 	x->best[x->n] = limit ? (double)INFINITY : 0; /* no layers on no stages */
@@ -69,7 +71,7 @@ int schedule_split(const double *layer, int n_layers, double embedding, double h
 	BUG_ON(n_stages < 1);
 	if (n_layers < n_stages)
 		return err_set(e, EX_USAGE,
-			"%d layers are too few for %d pipeline stages: each needs one",
+			"%d layers are too few for %d pipeline stages; each stage needs one",
 			n_layers, n_stages);
 	size_t cells = (size_t)(n_stages + 1) * (size_t)(n_layers + 1);
 	scoped_ptr double *cost = stage_costs(layer, n_layers, embedding, head);

@@ -28,14 +28,14 @@ static double *output_time(
 }
 
 /* Returns the time at which an action's input arrives from the previous or the next stage. */
-static double arrival(const struct schedule *s, const struct schedule_costs *c,
+static double arrival_time(const struct schedule *s, const struct schedule_costs *c,
 	double *times, const struct action *a)
 {
 	int from = a->kind == ACTION_FORWARD ? a->stage - 1 : a->stage + 1;
 	if (a->kind == ACTION_BACKWARD_W || from < 0 || from == schedule_stages(s))
 		return 0;
-	bool same = schedule_rank_of(s, from) == schedule_rank_of(s, a->stage);
-	return *output_time(s, times, a, from) + (same ? 0 : c->transfer);
+	bool same_rank = schedule_rank_of(s, from) == schedule_rank_of(s, a->stage);
+	return *output_time(s, times, a, from) + (same_rank ? 0 : c->transfer);
 }
 
 void schedule_time(
@@ -46,25 +46,25 @@ void schedule_time(
 	struct schedule_iter w;
 	double busy = 0;
 	int rank;
-	int64_t i, n = 0, all = 0;
+	int64_t i, n_executed = 0, n_actions = 0;
 	*t = (struct timeline){
 		.ranks = s->ranks, .rank = xcalloc((size_t)s->ranks, sizeof(*t->rank))};
 	for (int r = 0; r < s->ranks; r++) {
 		t->rank[r] = xcalloc((size_t)s->n[r] + 1, sizeof(**t->rank));
-		all += s->n[r];
+		n_actions += s->n[r];
 	}
 	schedule_iter_begin(&w, s);
-	for (; schedule_iter_next(&w, &rank, &i); n++) {
+	for (; schedule_iter_next(&w, &rank, &i); n_executed++) {
 		const struct action *a = &s->rank[rank][i];
 		struct schedule_span *x = &t->rank[rank][i];
-		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, times, a));
+		x->begin = fmax(i ? x[-1].end : 0, arrival_time(s, c, times, a));
 		x->end = x->begin + action_cost(c, a);
 		if (a->kind != ACTION_BACKWARD_W)
 			*output_time(s, times, a, a->stage) = x->end;
 		busy += action_cost(c, a);
 		t->total = fmax(t->total, x->end);
 	}
-	BUG_ON(n != all); /* a deadlock */
+	BUG_ON(n_executed != n_actions); /* a deadlock */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
 	schedule_iter_end(&w);
 }
@@ -97,21 +97,22 @@ static void draw_rank(const struct schedule *s, const struct timeline *t, int ra
 		double now = ((double)x + 0.5) * column;
 		while (i < s->n[rank] && t->rank[rank][i].end <= now)
 			i++;
-		bool idle = i == s->n[rank] || t->rank[rank][i].begin > now;
-		str_putc(out, idle ? '.' : action_letter(&s->rank[rank][i]));
+		bool is_idle = i == s->n[rank] || t->rank[rank][i].begin > now;
+		str_putc(out, is_idle ? '.' : action_letter(&s->rank[rank][i]));
 	}
 }
 
+/* Returns the duration of the shortest action that takes any time. */
 static double shortest_action(const struct schedule *s, const struct timeline *t)
 {
-	double least = t->total;
+	double shortest = t->total;
 	for (int r = 0; r < s->ranks; r++)
 		for (int64_t i = 0; i < s->n[r]; i++) {
 			double x = t->rank[r][i].end - t->rank[r][i].begin;
 			if (x > 0)
-				least = fmin(least, x);
+				shortest = fmin(shortest, x);
 		}
-	return least;
+	return shortest;
 }
 
 void schedule_draw(
@@ -120,8 +121,8 @@ void schedule_draw(
 	char label[32];
 	int digits = snprintf(label, sizeof(label), "%d", s->ranks - 1);
 	int columns = width - snprintf(label, sizeof(label), "rank %*d  ", digits, 0);
-	double least = shortest_action(s, t),
-	       column = fmax(least, t->total / fmax(columns, 1));
+	double shortest = shortest_action(s, t),
+	       column = fmax(shortest, t->total / fmax(columns, 1));
 	for (int r = 0; r < s->ranks && t->total > 0; r++) {
 		str_printf(out, "rank %*d  ", digits, r);
 		draw_rank(s, t, r, column, out);
@@ -131,8 +132,8 @@ void schedule_draw(
 	if (schedule_kinds[s->kind].splits_backward)
 		str_puts(out, "+ its weight gradients; ");
 	str_puts(out, ". idle\n");
-	if (column > least)
+	if (column > shortest)
 		str_printf(out, "a column is %.3g times the shortest action\n",
-			column / least);
+			column / shortest);
 	str_printf(out, "bubble %.1f %% of the time\n", 100 * t->bubble);
 }

@@ -1,7 +1,6 @@
 /* ZB-V (Qi et al. 2024): each rank has two stages in a V, and computes weight gradients
- * separately. Micro- batches turn around on the last rank without a transfer, and end on the
- * first rank, which begins their backwards. In the middle of a step every rank repeats the same
- * six actions, and neither stage waits.
+ * separately. Micro-batches turn around on the last rank without a transfer, and end on the first
+ * rank, which begins their backwards. In mid-step every rank repeats six actions without waiting.
  *
  * With P ranks and F = X = W (the times of a stage), and at least 2 P micro-batches, ranks are
  * idle only while the first forward reaches them: P - 1 times F. No rank keeps more than 2 P
@@ -9,8 +8,7 @@
  * rank keeps in 1F1B.
  *
  * A step with fewer than 2 P micro-batches is scheduled as one with 2 P micro-batches, and the
- * missing ones are skipped. That causes no deadlock: other actions depend on their own
- * micro-batch only, and keep order. */
+ * missing ones are skipped. That causes no deadlock: actions depend on their own micro-batch. */
 #include "parallel/schedule_internal.h"
 
 /* The two stages of a rank: DOWN is on the way to the last rank, UP on the way back. */
@@ -22,6 +20,7 @@ struct vee {
 	int64_t next[ACTION_KINDS][TURNS]; /* the next micro-batch */
 };
 
+/* Adds the next action of a kind on a stage of this rank, unless all micro-batches have it. */
 static void add_next(struct vee *v, enum action_kind kind, int turn)
 {
 	int64_t micro = v->next[kind][turn]++;
@@ -37,23 +36,23 @@ static void add_backward(struct vee *v, int turn)
 }
 
 /* Adds the actions before the first backward reaches this rank's DOWN stage. */
-static void fill(struct vee *v)
+static void add_warm_up(struct vee *v)
 {
-	int after = v->s->ranks - v->rank; /* ranks from this one on */
-	for (int i = 0; i < 2 * after - 1; i++)
+	int n_ranks = v->s->ranks - v->rank; /* this rank and the ranks after it */
+	for (int i = 0; i < 2 * n_ranks - 1; i++)
 		add_next(v, ACTION_FORWARD, DOWN);
 	for (int i = 0; i < v->rank; i++) {
 		add_next(v, ACTION_FORWARD, UP);
 		add_next(v, ACTION_FORWARD, DOWN);
 	}
-	for (int i = 0; i < after; i++) {
+	for (int i = 0; i < n_ranks; i++) {
 		add_next(v, ACTION_FORWARD, UP);
 		add_backward(v, UP);
 	}
 }
 
 /* Adds the remaining backwards; gradients that other ranks wait for come first. */
-static void drain(struct vee *v)
+static void add_remaining(struct vee *v)
 {
 	for (int i = 0; i < v->rank; i++) {
 		add_next(v, ACTION_BACKWARD_X, DOWN);
@@ -70,12 +69,12 @@ void schedule_make_zbv(struct schedule *s, int rank)
 {
 	struct vee v = {.s = s, .rank = rank};
 	int64_t n = max64(s->n_micro, 2 * s->ranks);
-	fill(&v);
+	add_warm_up(&v);
 	for (int64_t i = 0; i < n - s->ranks; i++) {
 		add_next(&v, ACTION_FORWARD, DOWN);
 		add_backward(&v, DOWN);
 		add_next(&v, ACTION_FORWARD, UP);
 		add_backward(&v, UP);
 	}
-	drain(&v);
+	add_remaining(&v);
 }

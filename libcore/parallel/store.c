@@ -4,7 +4,8 @@
 
 /* ---- parts ----------------------------------------------------------------------- */
 
-static void add_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
+/* Appends a part to a list, unless it is empty. n: trained parts; n_held: all parts. */
+static void append_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
 {
 	if (!part.rows)
 		return;
@@ -18,18 +19,18 @@ static struct part shard_part(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
 	int k = b->sharding->own;
-	int64_t at = e->packed[k];
+	int64_t pos = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
 		.row = e->bounds[k],
 		.rows = e->bounds[k + 1] - e->bounds[k],
 		.cols = e->cols,
-		.at = b->at + at,
-		.g = b->g && !is_offloaded(s, STORE_GRAD) ? b->g + at : NULL};
+		.pos = b->pos + pos,
+		.g = b->g && !is_offloaded(s, STORE_GRAD) ? b->g + pos : NULL};
 	for (int g = 0; g < s->c.groups.n; g++)
-		x.state[g] = b->state[g] ? b->state[g] + at : NULL;
+		x.state[g] = b->state[g] ? b->state[g] + pos : NULL;
 	if (b->gather.copy)
-		x.copy = mat_typed(b->gather.copy + at * dtype_bytes(s->c.copy), 1,
+		x.copy = mat_typed(b->gather.copy + pos * dtype_bytes(s->c.copy), 1,
 			x.rows * x.cols, s->c.copy);
 	return x;
 }
@@ -39,7 +40,7 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	int64_t skip = first * x.cols;
 	x.row += first;
 	x.rows = end - first;
-	x.at += skip;
+	x.pos += skip;
 	x.g = x.g ? x.g + skip : NULL;
 	if (x.copy.p)
 		x.copy = mat_typed((char *)x.copy.p + skip * dtype_bytes(x.copy.type), 1,
@@ -49,8 +50,8 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	return x;
 }
 
-/* Lists the parts that this rank updates (its shards) and counts: the replicas of a shard count
- * equal numbers of its rows each. A tied weight is counted on the first stage. */
+/* Lists the parts that this rank updates (its shards) and counts. The replicas of a shard divide
+ * its rows to count them. A tied weight is counted on the first stage. */
 static void list_parts(struct store *s)
 {
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -59,10 +60,10 @@ static void list_parts(struct store *s)
 		int replica = b->all.plan.before[b->all.c->rank];
 		for (int k = 0; k < b->n_entries; k++) {
 			struct part x = shard_part(s, b, &b->entry[k]);
-			add_part(&s->updated, &s->n_updated, &s->n_held, x);
-			if (b->tied && s->c.mesh->at[AXIS_PP] > 0)
+			append_part(&s->updated, &s->n_updated, &s->n_held, x);
+			if (b->tied && s->c.mesh->coord[AXIS_PP] > 0)
 				continue;
-			add_part(&s->counted, &s->n_counted, &s->n_counted_held,
+			append_part(&s->counted, &s->n_counted, &s->n_counted_held,
 				part_rows(x, part_begin(x.rows, n, replica),
 					part_begin(x.rows, n, replica + 1)));
 		}
@@ -74,21 +75,21 @@ static void list_parts(struct store *s)
 void store_groups_begin(struct store_groups *g)
 {
 	if (!g->n)
-		g->of[g->n++] = (struct store_group){"model", STORE_MODEL};
+		g->list[g->n++] = (struct store_group){"model", STORE_MODEL};
 }
 
 int store_groups_add(struct store_groups *g, const char *name, enum store_owner owner)
 {
 	store_groups_begin(g);
 	BUG_ON(g->n == STORE_MAX_GROUPS || store_groups_find(g, name) >= 0);
-	g->of[g->n] = (struct store_group){name, owner};
+	g->list[g->n] = (struct store_group){name, owner};
 	return g->n++;
 }
 
 int store_groups_find(const struct store_groups *g, const char *name)
 {
 	for (int i = 0; i < g->n; i++)
-		if (!strcmp(g->of[i].name, name))
+		if (!strcmp(g->list[i].name, name))
 			return i;
 	return -1;
 }
@@ -100,14 +101,14 @@ static int64_t *owner_bytes(struct store_bytes *b, enum store_owner owner)
 					  : &b->outer;
 }
 
-/* Allocates the groups. Each group is one vector: the concatenated shards of all buckets. */
+/* Allocates all groups. Each group is one vector: the concatenated shards of all buckets. */
 static void place_state(struct store *s, struct arena *run)
 {
 	struct store_impl *o = s->impl;
-	int64_t size = sizeof(float);
+	int64_t float_bytes = sizeof(float);
 	struct bucket *end = o->bucket + o->n_buckets;
 	for (struct bucket *b = o->bucket; b < end; b++) {
-		b->at = o->n_floats;
+		b->pos = o->n_floats;
 		o->n_floats += b->shard[b->sharding->own].n;
 		if (b < o->bucket + o->n_trained)
 			o->n_state = o->n_floats;
@@ -118,16 +119,16 @@ static void place_state(struct store *s, struct arena *run)
 		int64_t n = group_floats(s, g);
 		int last = g == STORE_PARAM ? o->n_buckets : o->n_trained;
 		o->state[g] = arena_floats(run, n);
-		*owner_bytes(&s->bytes, s->c.groups.of[g].owner) += n * size;
+		*owner_bytes(&s->bytes, s->c.groups.list[g].owner) += n * float_bytes;
 		for (struct bucket *b = o->bucket; b < o->bucket + last; b++)
-			b->state[g] = o->state[g] + b->at;
+			b->state[g] = o->state[g] + b->pos;
 	}
 	for (struct bucket *b = o->bucket; b < end; b++) {
 		if (b->sharding->n == 1) {
 			b->gather.whole = b->state[STORE_PARAM];
 		} else if (s->c.zero < 3) {
 			b->gather.whole = arena_floats(run, b->n);
-			s->bytes.params += b->n * size;
+			s->bytes.params += b->n * float_bytes;
 		}
 		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && b->sharding->n == 1) {
 			struct mat copy = mat_alloc(run, 1, b->n, s->c.copy);
@@ -143,21 +144,21 @@ int64_t store_floats(const struct store *s)
 	return s->impl->n_state;
 }
 
-float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *buffer)
+float *store_begin(struct store *s, int group, int64_t pos, int64_t n, float *buffer)
 {
 	if (!is_offloaded(s, group))
-		return s->impl->state[group] + at;
-	offload_wait(s, offload_enqueue(s, group, false, buffer, at, n, 0));
+		return s->impl->state[group] + pos;
+	offload_wait(s, offload_enqueue(s, group, false, buffer, pos, n, 0));
 	return buffer;
 }
 
-void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x)
+void store_end(struct store *s, int group, int64_t pos, int64_t n, const float *x)
 {
 	if (is_offloaded(s, group))
-		offload_wait(s, offload_enqueue(s, group, true, (float *)x, at, n, 0));
+		offload_wait(s, offload_enqueue(s, group, true, (float *)x, pos, n, 0));
 }
 
-static struct part local_rows(const struct store *s, const struct tensor *t, int slice)
+static struct part own_part(const struct store *s, const struct tensor *t, int slice)
 {
 	return shard_part(s, bucket_of(s, t, slice), entry_of(s, t, slice));
 }
@@ -165,17 +166,17 @@ static struct part local_rows(const struct store *s, const struct tensor *t, int
 float *store_gradient_begin(
 	struct store *s, const struct tensor *t, int slice, float *buffer)
 {
-	struct part x = local_rows(s, t, slice);
+	struct part x = own_part(s, t, slice);
 	return is_offloaded(s, STORE_GRAD)
-		       ? store_begin(s, STORE_GRAD, x.at, x.rows * x.cols, buffer)
+		       ? store_begin(s, STORE_GRAD, x.pos, x.rows * x.cols, buffer)
 		       : x.g;
 }
 
 void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x)
 {
-	struct part p = local_rows(s, t, slice);
-	store_end(s, STORE_GRAD, p.at, p.rows * p.cols, x);
+	struct part p = own_part(s, t, slice);
+	store_end(s, STORE_GRAD, p.pos, p.rows * p.cols, x);
 }
 
 struct store *store_open(const struct store_config *c, struct arena *run)
@@ -256,25 +257,25 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
 	BUG_ON(!b->gather.whole && !b->gather.copy);
-	return mat(b->gather.whole ? b->gather.whole + entry_of(s, t, slice)->at : NULL,
+	return mat(b->gather.whole ? b->gather.whole + entry_of(s, t, slice)->pos : NULL,
 		t->rows, t->cols);
 }
 
 struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
-	int64_t at = entry_of(s, t, slice)->at * dtype_bytes(s->c.copy);
-	return mat_typed(
-		b->gather.copy ? b->gather.copy + at : NULL, t->rows, t->cols, s->c.copy);
+	int64_t pos = entry_of(s, t, slice)->pos * dtype_bytes(s->c.copy);
+	return mat_typed(b->gather.copy ? b->gather.copy + pos : NULL, t->rows, t->cols,
+		s->c.copy);
 }
 
-void store_refresh_copies(struct store *s, int64_t at, int64_t n)
+void store_refresh_copies(struct store *s, int64_t pos, int64_t n)
 {
 	struct device *d = s->c.device;
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
-		int64_t begin = max64(0, at - b->at);
-		int64_t len = min64(b->n, at + n - b->at) - begin;
+		int64_t begin = max64(0, pos - b->pos);
+		int64_t len = min64(b->n, pos + n - b->pos) - begin;
 		if (b->gather.copy && len > 0)
 			d->k->round(d,
 				mat_typed(b->gather.copy + begin * dtype_bytes(s->c.copy),
@@ -302,20 +303,21 @@ void store_updated(struct store *s, bool copies)
 		offload_copies(s);
 	}
 	if (s->impl->sharding.n > 1 && s->c.zero < 3)
-		gather_whole(s, !copies);
+		gather_model(s, !copies);
 }
 
 /* ---- norms and hashes ------------------------------------------------------------ */
 
-enum { SQUARED_AT_ONCE = 64 };
+enum { PARTS_PER_LAUNCH = 64 };
 
-struct squaring {
+/* Parts for one kernel launch that sums their squares. */
+struct square_batch {
 	struct store *s;
-	struct mat m[SQUARED_AT_ONCE];
+	struct mat m[PARTS_PER_LAUNCH];
 	int n;
 };
 
-static void square_parts(struct squaring *q)
+static void launch_batch(struct square_batch *q)
 {
 	struct device *d = q->s->c.device;
 	if (q->n)
@@ -323,21 +325,21 @@ static void square_parts(struct squaring *q)
 	q->n = 0;
 }
 
-static void square_part(void *with, const struct part *x)
+static void add_to_batch(void *arg, const struct part *x)
 {
-	struct squaring *q = with;
+	struct square_batch *q = arg;
 	q->m[q->n++] = mat(x->g, x->rows, x->cols);
 	/* an offloaded part is in memory until this function returns */
-	if (q->n == SQUARED_AT_ONCE || is_offloaded(q->s, STORE_GRAD))
-		square_parts(q);
+	if (q->n == PARTS_PER_LAUNCH || is_offloaded(q->s, STORE_GRAD))
+		launch_batch(q);
 }
 
 void store_norm_enqueue(struct store *s)
 {
-	struct squaring q = {.s = s, .n = 0};
+	struct square_batch q = {.s = s, .n = 0};
 	s->c.device->k->zero(s->c.device, mat(s->impl->squares, 1, EXACT_FLOATS));
-	store_for_each_part(s, true, STORE_BIT(STORE_GRAD), 0, square_part, &q);
-	square_parts(&q);
+	store_for_each_part(s, true, STORE_BIT(STORE_GRAD), 0, add_to_batch, &q);
+	launch_batch(&q);
 	s->c.device->k->grid_count(s->c.device, s->impl->squares, s->impl->grid);
 }
 
@@ -351,9 +353,9 @@ struct hashing {
 	bool by_bucket; /* one sum per bucket, else one sum */
 };
 
-static void hash_part(void *with, const struct part *x)
+static void hash_part(void *arg, const struct part *x)
 {
-	const struct hashing *h = with;
+	const struct hashing *h = arg;
 	struct device *d = h->s->c.device;
 	int i = h->by_bucket ? location_of(h->s, x->t, x->slice)->bucket : 0;
 	d->k->hash(d, h->s->impl->hashes + i,
@@ -361,7 +363,7 @@ static void hash_part(void *with, const struct part *x)
 		tensor_index(x->t, x->slice, x->row), tensor_width(x->t));
 }
 
-/* Hashes the parts that this rank updates (or counts) into n sums, with one wait for the device. */
+/* Hashes the parts that this rank updates (or counts) into n sums, one per bucket or one in all. */
 static void hash_local(
 	struct store *s, bool counted, bool by_bucket, uint64_t *sums, int64_t n)
 {
@@ -383,46 +385,46 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* Marks the ranks that hash a bucket to another value than the first rank with the same shard. */
-static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
+/* Marks the ranks whose hash of a bucket differs from the hash of the first rank with its shard. */
+static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t *differs)
 {
-	scoped_ptr uint64_t *all = xcalloc((size_t)b->all.c->size, sizeof(*all));
-	comm_allgather(b->all.c, &mine, all, sizeof(mine));
+	scoped_ptr uint64_t *hashes = xcalloc((size_t)b->all.c->size, sizeof(*hashes));
+	comm_allgather(b->all.c, &own_hash, hashes, sizeof(own_hash));
 	for (int r = 0; r < b->all.c->size; r++) {
 		int first = 0;
 		while (b->all.plan.wants[first] != b->all.plan.wants[r])
 			first++;
-		differs[b->all.ranks[r]] |= all[first] != all[r];
+		differs[b->all.ranks[r]] |= hashes[first] != hashes[r];
 	}
 }
 
 /* Compares a tied weight's hash on the first pipeline stage and on the last one. */
-static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
+static void compare_tied(const struct store *s, uint64_t own_hash, uint8_t *differs)
 {
 	struct mesh *m = s->c.mesh;
 	struct comm *pair = mesh_group(
 		m, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	uint64_t both[2];
-	int at[N_AXES];
-	comm_allgather(pair, &mine, both, sizeof(mine));
-	memcpy(at, m->at, sizeof(at));
-	at[AXIS_PP] = m->degree[AXIS_PP] - 1;
-	differs[mesh_rank(m->degree, at)] |= both[0] != both[1];
+	uint64_t hashes[2];
+	int coord[N_AXES];
+	comm_allgather(pair, &own_hash, hashes, sizeof(own_hash));
+	memcpy(coord, m->coord, sizeof(coord));
+	coord[AXIS_PP] = m->degree[AXIS_PP] - 1;
+	differs[mesh_rank(m->degree, coord)] |= hashes[0] != hashes[1];
 }
 
 bool store_replicas_agree(struct store *s, struct str *differing)
 {
 	struct comm *w = s->c.mesh->world;
 	int n = s->impl->n_buckets;
-	scoped_ptr uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
+	scoped_ptr uint64_t *own_hashes = xcalloc((size_t)n + 1, sizeof(*own_hashes));
 	scoped_ptr uint8_t *differs = xcalloc((size_t)w->size, 1);
-	bool same = true;
-	hash_local(s, false, true, mine, n);
+	bool agree = true;
+	hash_local(s, false, true, own_hashes, n);
 	for (int i = 0; i < n; i++)
-		compare_replicas(&s->impl->bucket[i], mine[i], differs);
+		compare_replicas(&s->impl->bucket[i], own_hashes[i], differs);
 	for (int i = 0; i < n; i++)
 		if (s->impl->bucket[i].tied)
-			compare_uses(s, mine[i], differs);
+			compare_tied(s, own_hashes[i], differs);
 	comm_run(w, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = differs,
 			.count = w->size,
@@ -432,15 +434,15 @@ bool store_replicas_agree(struct store *s, struct str *differing)
 		if (!differs[r])
 			continue;
 		str_printf(differing, " %d", r);
-		same = false;
+		agree = false;
 	}
-	return same;
+	return agree;
 }
 
 /* ---- rows of whole tensors ------------------------------------------------------- */
 
 /* Rows [row, row + n) of a whole tensor. */
-struct range {
+struct rows {
 	const struct tensor *t;
 	int64_t row, n;
 };
@@ -449,13 +451,13 @@ struct range {
 struct overlap {
 	const struct part *part;
 	int64_t first, rows; /* rows [first, first + rows) of the part */
-	int64_t at;	     /* offset of the first row in an array of the range's rows */
+	int64_t pos;	     /* offset of the first row in an array of the range's rows */
 	int64_t next;	     /* the index of the part after this one */
 };
 
 /* Finds the next of n parts that has rows of the range; *o is initially 0. */
 static bool next_overlap(
-	const struct part *list, int64_t n, const struct range *r, struct overlap *o)
+	const struct part *list, int64_t n, const struct rows *r, struct overlap *o)
 {
 	const struct tensor *t = r->t;
 	int64_t width = tensor_width(t);
@@ -468,37 +470,37 @@ static bool next_overlap(
 		o->part = x;
 		o->first = from - begin;
 		o->rows = min64(r->row + r->n, begin + x->rows) - from;
-		o->at = (from - r->row) * width + index % width;
+		o->pos = (from - r->row) * width + index % width;
 		if (o->rows > 0)
 			return true;
 	}
 	return false;
 }
 
-static void copy_rows(float *to, int64_t to_width, const float *from, int64_t from_width,
+static void copy_rows(float *out, int64_t out_width, const float *in, int64_t in_width,
 	int64_t rows, int64_t cols)
 {
 	for (int64_t i = 0; i < rows; i++)
-		memcpy(to + i * to_width, from + i * from_width,
+		memcpy(out + i * out_width, in + i * in_width,
 			(size_t)cols * sizeof(float));
 }
 
 bool store_has_rows(const struct store *s, int tensor, int64_t row, int64_t n)
 {
-	const struct range r = {&s->c.tensors[tensor], row, n};
+	const struct rows r = {&s->c.tensors[tensor], row, n};
 	return next_overlap(s->updated, s->n_held, &r, &(struct overlap){0});
 }
 
 void store_write_rows(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in)
 {
-	const struct range r = {&s->c.tensors[tensor], row, n};
+	const struct rows r = {&s->c.tensors[tensor], row, n};
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->updated, s->n_held, &r, &o)) {
 		int64_t cols = o.part->cols;
 		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
-		copy_rows(rows, cols, in + o.at, tensor_width(r.t), o.rows, cols);
-		part_put(s, o.part, group, o.first, o.rows, rows);
+		copy_rows(rows, cols, in + o.pos, tensor_width(r.t), o.rows, cols);
+		part_write(s, o.part, group, o.first, o.rows, rows);
 	}
 }
 
@@ -510,20 +512,20 @@ bool store_is_whole(const struct store *s)
 }
 
 /* Copies the rows of a range from this rank's parts to `out`. */
-static void collect_local(struct store *s, int group, const struct range *r, float *out)
+static void collect_local(struct store *s, int group, const struct rows *r, float *out)
 {
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->updated, s->n_held, r, &o)) {
 		int64_t cols = o.part->cols;
 		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
-		part_get(s, o.part, group, o.first, o.rows, rows);
-		copy_rows(out + o.at, tensor_width(r->t), rows, cols, o.rows, cols);
+		part_read(s, o.part, group, o.first, o.rows, rows);
+		copy_rows(out + o.pos, tensor_width(r->t), rows, cols, o.rows, cols);
 	}
 }
 
 /* Header of a message: the place in the output of the floats that follow. */
 struct rows_header {
-	int64_t at, rows, cols, width;
+	int64_t pos, rows, cols, width;
 };
 
 /* Copies the rows of a message to the output. Returns the number of floats. */
@@ -532,16 +534,16 @@ static int64_t copy_message(const void *message, float *out)
 	struct rows_header h;
 	memcpy(&h, message, sizeof(h));
 	const float *from = (const void *)((const char *)message + sizeof(h));
-	copy_rows(out + h.at, h.width, from, h.cols, h.rows, h.cols);
+	copy_rows(out + h.pos, h.width, from, h.cols, h.rows, h.cols);
 	return h.rows * h.cols;
 }
 
-/* Ranks send their counted parts, so each element is sent once. */
+/* Sends the counted parts of all ranks to rank `to`, so that each element is sent once. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,
 	float *out)
 {
 	struct comm *w = s->c.mesh->world;
-	const struct range range = {&s->c.tensors[tensor], row, n};
+	const struct rows range = {&s->c.tensors[tensor], row, n};
 	if (range.t->frozen && group != STORE_PARAM) {
 		if (w->rank == to)
 			memset(out, 0,
@@ -556,18 +558,18 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	int64_t width = tensor_width(range.t), missing = n * width;
 	int64_t max_bytes =
 		(int64_t)sizeof(struct rows_header) + missing * (int64_t)sizeof(float);
-	int64_t turn = s->impl->n_collected++ % COMM_TAG_COUNT(COLLECT);
-	int tag = COMM_TAG(COLLECT, turn);
-	if (!turn) /* earlier messages with these tags have been received */
+	int64_t number = s->impl->n_collected++ % COMM_TAG_COUNT(COLLECT);
+	int tag = COMM_TAG(COLLECT, number);
+	if (!number) /* earlier messages with these tags have been received */
 		comm_barrier(w);
 	scoped_ptr char *message = xmalloc((size_t)max_bytes);
 	struct comm_requests r = {.c = w};
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->counted, s->n_counted_held, &range, &o)) {
-		const struct rows_header h = {o.at, o.rows, o.part->cols, width};
+		const struct rows_header h = {o.pos, o.rows, o.part->cols, width};
 		size_t floats = (size_t)(h.rows * h.cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));
-		part_get(s, o.part, group, o.first, o.rows,
+		part_read(s, o.part, group, o.first, o.rows,
 			(float *)(void *)(message + sizeof(h)));
 		if (w->rank == to) {
 			missing -= copy_message(message, out);

@@ -72,7 +72,7 @@ struct store_groups {
 	struct store_group {
 		const char *name;
 		enum store_owner owner;
-	} of[STORE_MAX_GROUPS];
+	} list[STORE_MAX_GROUPS];
 	int n; /* 0: only the parameters */
 };
 
@@ -106,8 +106,7 @@ struct store_config {
 	 * operands of float8 matmuls are gathered in 8 bits (then parameters are not offloaded).
 	 * Matmuls round their operands to this type anyway, so the bits are the same. */
 	enum dtype wire;
-	/* Parameters are offloaded only with zero 3, or if nothing is sharded; gradients only with
-	 * micro-batches assigned round-robin. */
+	/* Parameters: only with zero 3, or if nothing is sharded; gradients: only round-robin. */
 	enum offload offload;
 	bool offload_outer; /* offloads the groups of STORE_OUTER, whatever `offload` is */
 	/* Backend of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
@@ -124,7 +123,7 @@ struct part {
 	const struct tensor *t;
 	int slice;
 	int64_t row, rows, cols; /* within the slice */
-	int64_t at; /* index of its first element among the floats that this rank updates */
+	int64_t pos; /* index of its first element among the floats that this rank updates */
 	/* NULL: offloaded (see store_for_each_part()) or no such group; likewise the gradient g. */
 	float *state[STORE_MAX_GROUPS];
 	float *g;
@@ -151,7 +150,7 @@ struct store {
 	int64_t n_counted, n_counted_held;
 	int64_t read, written; /* bytes of offloaded state, so far */
 	/* Adds the other workers' sums to this rank's n elements, in store_step_end(); or NULL. */
-	void (*add_workers)(void *with, int64_t *sum, int64_t n);
+	void (*add_workers)(void *arg, int64_t *sum, int64_t n);
 	void *add_workers_with;
 	int after; /* the unit used after the current pass (see UNIT_AFTER), or -1 */
 	struct store_impl *impl;
@@ -179,15 +178,14 @@ int64_t store_gradients_bytes(const struct store *s);
 enum { UNIT_AFTER = -2 };
 void store_use(struct store *s, int unit, int next);
 /* Sets a function to be called before a unit's parameters are used or gathered, or NULL. */
-void store_before_use(struct store *s, void (*fn)(void *with, int unit), void *with);
+void store_before_use(struct store *s, void (*fn)(void *arg, int unit), void *arg);
 /* Ends a use that store_use() began. */
 void store_done(struct store *s, int unit, bool backward);
 /* Returns the unit number of a slice of a unit's tile, for store_use(), store_done() and
  * store_reduce() while the unit is in use; -1: without tiles the slice belongs to the unit. */
 enum { N_TILES = 6 };
 int store_tile_unit(const struct store *s, int unit, int tile, int slice);
-/* Returns a slice of a parameter in fp32, between store_use() and store_done(). A vector is one
- * row. p is NULL if this rank has only the copy. */
+/* Returns a slice of a parameter in fp32; a vector is one row. p NULL: only a copy exists. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Returns the copy of a slice in store_config.copy; p is NULL if there is none. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
@@ -222,8 +220,7 @@ void store_gradient_end(
 void store_set_grid(struct store *s, int exponent);
 /* Completes all sums, so that the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
-/* To be called after the parameters of the parts have changed (with `copies`: and their copies).
- * With ZeRO 1 and 2, all-gathers the parameters. */
+/* Call it after parameters (`copies`: and copies) have changed. Gathers them with ZeRO 1 and 2. */
 void store_updated(struct store *s, bool copies);
 /* Discards everything that was gathered or computed from parameters that have changed since. */
 void store_forget(struct store *s);
@@ -255,20 +252,19 @@ void store_write_rows(
 
 /* ---- offload.c: state, in memory or offloaded ------------------------------------ */
 
-typedef void store_visit(void *with, const struct part *x);
+typedef void store_visit(void *arg, const struct part *x);
 /* Calls fn for all rows of the parts that this rank updates (or counts), in order. Includes
  * frozen parts if only parameters are read and written. A part may be visited in several runs of
  * rows. `reads`, `writes`: bits of the groups (or STORE_GRAD) that fn reads and writes. fn may
  * read further groups only if they are not offloaded. */
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
-	store_visit *fn, void *with);
+	store_visit *fn, void *arg);
 
-/* Access by position: floats [at, at + n) of the store_floats() that this rank updates per group.
- * store_begin() returns them in memory or reads them into `buffer`; store_end() writes them back if
- * they are offloaded. */
+/* Access by position: floats [pos, pos + n) of the store_floats() that this rank updates per group.
+ * store_begin() returns them, read into `buffer` if they are offloaded; store_end() writes them. */
 int64_t store_floats(const struct store *s);
-float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *buffer);
-void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x);
+float *store_begin(struct store *s, int group, int64_t pos, int64_t n, float *buffer);
+void store_end(struct store *s, int group, int64_t pos, int64_t n, const float *x);
 /* Recomputes the copies, if any, of the parameters at these positions. */
-void store_refresh_copies(struct store *s, int64_t at, int64_t n);
+void store_refresh_copies(struct store *s, int64_t pos, int64_t n);
 bool store_offloads(const struct store *s, int group);

@@ -38,11 +38,11 @@ enum {
 };
 
 struct store_impl {
-	struct bucket *
-		bucket; /* [n_buckets]: n_trained, then frozen ones (no gradient, no state) */
+	struct bucket
+		*bucket; /* [n_buckets]: n_trained, then frozen ones without state */
 	int n_buckets, n_trained;
 	struct location *location; /* [n_tensors][local slices] */
-	void (*before_use)(void *with, int unit);
+	void (*before_use)(void *arg, int unit);
 	void *before_use_with;
 	/* Parameters [n_floats], other groups [n_state]; NULL: offloaded, or no such group. */
 	float *state[STORE_MAX_GROUPS];
@@ -130,9 +130,9 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
 /* Round-robin: assigns memory to the unit's leaves, after the sums of the unit that used it. */
-void grads_take_lease(struct store *s, int unit);
+void grads_assign_lease(struct store *s, int unit);
 /* Offloaded gradients: assigns the memory for sums to a unit, after the previous unit's sums. */
-void grads_take_sums(struct store *s, int unit);
+void grads_assign_sums(struct store *s, int unit);
 /* Returns the leaves' memory of a bucket's unit. It is free once all leaves are added. */
 float *grads_free_leaves(const struct store *s, const struct bucket *b);
 
@@ -144,7 +144,7 @@ void reduce_end(struct bucket *b);
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
 /* Gathers all units (ZeRO 1 and 2); frozen tensors only if `frozen`. */
-void gather_whole(struct store *s, bool frozen);
+void gather_model(struct store *s, bool frozen);
 void gather_forget(struct store *s); /* frees gathered parameters that are out of date */
 
 /* amax.c */

@@ -1,9 +1,8 @@
 /* The tensor table: every parameter tensor of a model, with its shape, its initialization, and
  * how tensor parallelism splits it. Shards, initial values, weight decay, checkpoint layout, memory
- * plans and parameter counts are derived from these rows.
+ * plans and parameter counts are derived from these rows. No call is collective.
  *
- * Slices are *virtual* (--virtual tp=N); a rank holds one or more adjacent ones (law 1 of pt(7)).
- * No call is collective. */
+ * Slices are *virtual* (--virtual tp=N): a rank holds one or more adjacent ones (pt(7), law 1). */
 #pragma once
 
 #include "base/base.h"
@@ -29,14 +28,12 @@ struct tensor {
 	float lr_scale; /* factor of the learning rate (--lr-scale-of) */
 	enum init init;
 	float std;
-	/* How often a forward uses it: 2 for a tied weight (use 0 is the embedding, use 1 the
-	 * output layer), else 1. */
+	/* Uses per forward: 2 for a tied weight (0: the embedding, 1: the output layer), else 1. */
 	int uses;
 	/* The maximum number of slices; 0: one per virtual slice. Key and value weights have one
 	 * slice per key/value head, which several virtual slices may share. */
 	int max_slices;
-	/* With --tile, the tile of the unit that its slices belong to, 1 to N_TILES - 1; 0: it is
-	 * used with the whole unit. */
+	/* With --tile: its tile in the unit, from 1 to N_TILES - 1; 0: used with the whole unit. */
 	int tile;
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
@@ -72,10 +69,8 @@ static inline int tensor_slice_user(const struct tensor *t, int v)
 	return v % t->users_per_slice;
 }
 
-/* Return the number of elements of the whole tensor, and of one of its dims[0] rows in a file (1
- * for a vector). */
+/* Return the number of elements of a tensor, and of its dims[0] rows (1 for a vector). */
 int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);
-/* Returns the index, in the whole tensor, of the first element of a row of a slice (for a vector:
- * of element `row` of the slice). */
+/* Returns the index in the whole tensor of the first element of a slice's row (vector: element). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);

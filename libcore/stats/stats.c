@@ -40,8 +40,6 @@ double correlation_of(const double *x, const double *y, int64_t n)
 	return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : (double)NAN;
 }
 
-/* ---- noise ----------------------------------------------------------------------- */
-
 double step_noise(const double *x, int64_t n)
 {
 	double sum = 0;
@@ -107,8 +105,6 @@ bool is_beyond(const struct interval *i, double margin)
 {
 	return fabs(i->value) - i->half_width > margin;
 }
-
-/* ---- blocks ---------------------------------------------------------------------- */
 
 int64_t block_begin(int k)
 {

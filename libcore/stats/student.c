@@ -8,14 +8,14 @@ double student_p(double t, int64_t df)
 	if (df > MAX_DF)
 		return erfc(fabs(t) / sqrt(2));
 	double angle = atan2(fabs(t), sqrt((double)df)), c = cos(angle);
-	bool odd = df % 2;
-	double term = odd ? c : 1, sum = df > 1 ? term : 0;
-	for (int64_t k = odd ? 3 : 2; k < df; k += 2) {
+	bool is_odd = df % 2;
+	double term = is_odd ? c : 1, sum = df > 1 ? term : 0;
+	for (int64_t k = is_odd ? 3 : 2; k < df; k += 2) {
 		term *= (double)(k - 1) / (double)k * c * c;
 		sum += term;
 	}
 	double inside = sin(angle) * sum;
-	if (odd)
+	if (is_odd)
 		inside = (angle + inside) * 2 / acos(-1);
 	return inside < 1 ? 1 - inside : isnan(inside) ? inside : 0;
 }

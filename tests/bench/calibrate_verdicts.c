@@ -188,7 +188,7 @@ static enum verdict verdict_of(const struct trial *t, int rule, int column, bool
 	if (getenv("VERBOSE"))
 		fprintf(stderr, "%s %s: %s\n", t->test[0]->name, verdict_names[r.verdict],
 			r.reason.s);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	*shown = r.shown;
 	return r.verdict;
 }

@@ -295,7 +295,7 @@ refused() { # CODE TEXT COMMAND...
 	mkdir tmp
 	(ulimit -f 100000; # 100 MB
 		refused 65 'standard input: not an HDF5 file' bash -c 'pt-train -d - -o run </dev/zero'
-		refused 2 '/dev/zero: neither a log of pt-train nor in another' pt-compare /dev/zero x
+		refused 2 '/dev/zero: unknown log format' pt-compare /dev/zero x
 		refused 74 'dev/zero, copied to a file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
 		says 'larger than 1.00 MiB (1048576 bytes); --spool-limit allows more'
 		refused 74 'larger than' pt-train -d <(cat data.h5) --spool-limit 2000 -o run
@@ -558,7 +558,7 @@ full_disk() { # KIB COMMAND...
 	refused 65 'bad.h5: ' mpiexec -n 3 pt-train "${TINY[@]}" -d bad.h5 -o run
 	refused 65 'bad.conf:1: layers' mpiexec -n 3 pt-train "${TINY[@]}" --config bad.conf -o run
 	refused 64 "did you mean '--layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
-	refused 64 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
+	refused 64 'dp=2 needs 2 ranks, but there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
 	refused 74 'nowhere' mpiexec -n 3 pt-train "${TINY[@]}" --resume nowhere.h5 -o run
 	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run
 }
@@ -586,7 +586,7 @@ full_disk() { # KIB COMMAND...
 		refused 65 "$f: not an HDF5 file, or damaged" pt-sample $f
 	done
 	refused 2 'cut-log.h5: not an HDF5 file, or damaged' pt-compare run cut-log.h5
-	refused 2 'empty: neither a log of pt-train nor in another' pt-compare run empty
+	refused 2 'empty: unknown log format' pt-compare run empty
 	reports 2 'cut-log.txt: neither a run.h5 nor a text with lines' pt-compare run cut-log.txt
 	for n in 1 2 3; do
 		on=(mpiexec -n "$n" pt-train "${TINY[@]}" -n 8 -o new)

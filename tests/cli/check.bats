@@ -166,7 +166,7 @@ logged() { # COLUMN STEP RUN
 	tail -c 17 text.txt >other
 	as 2 other >other.u16
 	reports 1 'loss: ' check --batch other.u16 --loss "$(logged loss 2 run)"
-	says 'another batch'
+	says 'the batch differs'
 	reports 1 '2 sequences' check --batch batch.u16 other.u16
 	reports 64 'BEFORE and AFTER are the same file' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	# the gradients are right, so a wrong loss is a note
@@ -225,7 +225,7 @@ logged() { # COLUMN STEP RUN
 	make_window
 	steps run 2 --dtype bf16
 	reports 2 'verdict: not decided: right if the run computed in bf16' check --batch batch.u16
-	says 'note    the gradients are farther than rounding in fp32, and not than in bf16'
+	says 'note    the gradients are beyond the bounds of fp32, but within the bounds of bf16'
 	code_of 2 check --json --batch batch.u16 --report step.md
 	jq -e '.verdict == "not decided" and all(.findings[]; .note) and all(.tensors[]; .gradient.wrong | not)' <<<"$output"
 	grep -qF '**not decided**: right if the run computed in bf16, wrong if it computed in fp32' step.md
@@ -311,7 +311,7 @@ logged() { # COLUMN STEP RUN
 	refuse labels.safetensors
 	# tokens beyond the model's vocabulary
 	{ head -c 32 batch.u16 && printf '\x00\x01'; } >beyond.u16
-	reports 65 "the batch has token 256, but the model's vocabulary has 256" check --batch beyond.u16
+	reports 65 "--batch: token 256 is outside the model's vocabulary of 256 tokens" check --batch beyond.u16
 	{ as 8 window | head -c 128 && printf '\xff\xff\xff\xff\xff\xff\xff\x7f'; } >huge.i64
 	refuse huge.i64
 	{ as 8 window | head -c 64 && printf '\xff\xff\xff\xff\xff\xff\xff\xff' && as 8 window | head -c 64; } >negative.i64
@@ -322,7 +322,7 @@ logged() { # COLUMN STEP RUN
 	refuse nowhere.npy 74
 	# sequences of different lengths
 	npy '<u2' '9,' < <(head -c 18 batch.u16) >short.npy
-	reports 65 'short.npy: sequences have 8 positions, but 16 in the files before' check --batch batch.u16 short.npy
+	reports 65 'short.npy: sequences have 8 positions, but 16 in the preceding files' check --batch batch.u16 short.npy
 }
 
 @test "checkpoints that do not belong together, or are damaged" {
@@ -425,8 +425,8 @@ logged() { # COLUMN STEP RUN
 		code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" $batch --freeze ''
 		says 'no gradient: it is not trained (--freeze)'
 	done
-	reports 1 'is frozen (--freeze), and has a gradient' pt-check "$(at frozen 1)" "$(at frozen 2)" --freeze norm
-	says 'is frozen (--freeze), and changed'
+	reports 1 'is frozen (--freeze), but has a gradient' pt-check "$(at frozen 1)" "$(at frozen 2)" --freeze norm
+	says 'is frozen (--freeze), but changed'
 	code_of 1 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of norm=2 --lr-scale-of wq=0.5
 	says 'learning rate 0.004 instead of 0.002'
 	not grep -q 'wq' <<<"$output"

@@ -25,7 +25,7 @@ setup() {
 	reports 69 'unknown model: no tensor is named' pt-check base --grads batch.pt --batch batch.pt
 	reports 74 'none.pt: No such file' pt-check base --grads none.pt --batch batch.pt
 	reports 64 'needs the tokens of the step' pt-check base --grads grads.pt
-	reports 64 'give only one of them' pt-check --two-runs base base --grads grads.pt
+	reports 64 'give only one of these options' pt-check --two-runs base base --grads grads.pt
 	reports 64 'give two checkpoints' pt-check base --batch batch.pt
 	head -c 9000 grads.pt >short.pt
 	code_of 65 pt-check base --grads short.pt --batch batch.pt

@@ -20,7 +20,7 @@ check() { # BEFORE AFTER OPTION...
 	done
 	reports 0 'verdict: the step is right' check step-0 step-1
 	# at the end of a schedule, the next rate in the file is 0 for all groups
-	reports 1 'self_attn.o_proj.weight): has a gradient, and no update' check step-0 ended-1
+	reports 1 'self_attn.o_proj.weight): has a gradient, but no update' check step-0 ended-1
 	says 'verdict: wrong: 1 finding'
 }
 

@@ -50,7 +50,7 @@ make_step() {
 	[ "$(grep -c '^<table class="heat' r.html)" -eq 1 ]
 	balanced r.html
 	grep -qF '**right**: the gradients of both runs are the same' r.md
-	grep -q 'The scale is not checked: clipping may hide it' r.md
+	grep -q 'The scale is not checked: clipping may hide a wrong scale' r.md
 }
 
 @test "--report: findings without a distance are marked, too" {

@@ -443,8 +443,8 @@ none none -1 0 1" ]
 	refused 64 "neither a rank nor all" pt-collbench -r -1
 	refused 64 "did you mean 'float'" pt-collbench -d floot
 	refused 64 "op:" pt-collbench -o avg
-	refused 64 "more than maxbytes" pt-collbench -b 2K -e 1K
-	refused 64 "minbytes: give at least 1" pt-collbench -b 0
+	refused 64 "more than --maxbytes" pt-collbench -b 2K -e 1K
+	refused 64 "--minbytes 0: the minimum is 1" pt-collbench -b 0
 	refused 64 "stepfactor" pt-collbench -f 1
 	refused 64 "iters" pt-collbench -n 0
 	refused 64 "unknown option" pt-collbench --minbyte-s 1
@@ -458,6 +458,6 @@ none none -1 0 1" ]
 	refused 64 "root: no rank 2 among 2 ranks" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
 	refused 64 "--calls blocking" pt-collbench --calls blocking --overlap
 	refused 64 ".svg, .png, .pdf" pt-collbench --plot x.gif
-	refused 64 "--smoke has no results, and" pt-collbench --smoke --compare x.h5
+	refused 64 "--smoke has no results; omit" pt-collbench --smoke --compare x.h5
 	refused 64 "give a smaller --maxbytes" mpiexec -n 2 pt-collbench -e 1000T
 }

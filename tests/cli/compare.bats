@@ -26,7 +26,7 @@ only() { # PROGRAM...
 	says 'verdict: identical bit for bit'
 	reports 1 'verdict: different' pt-compare a other
 	reports 2 'nowhere: No such file' pt-compare a nowhere
-	reports 64 'two or more runs' pt-compare a
+	reports 64 'too few runs' pt-compare a
 	code_of 64 pt-compare
 	reports 64 "did you mean 'step'" pt-compare a same --by stpe
 	code_of 64 pt-compare a same --rtol=-1
@@ -109,23 +109,23 @@ curve() { # SEED ROWS FORMAT
 	curve 1 300 'step=%d loss=%.9g' >a
 	sed 's/^step=7 .*/step=7 loss=6.5/; s/^step=90 .*/step=90 loss=5/' a >b
 	code_of 1 pt-compare -q a b
-	[[ $output =~ 'verdict: equivalent: all but 2 of 300 values of loss are equal bit for bit, the first at step 7, the largest difference 1.'[0-9]*' at step 90; at the end loss is the same ' ]]
+	[[ $output =~ 'verdict: equivalent: 2 of 300 values of loss differ, first at step 7 and most at step 90, by 1.'[0-9]*'; all others are equal bit for bit; at the end loss is the same ' ]]
 	code_of 0 pt-compare -q --require equivalent a b
 	# so large, and in each half, that the noise seems to be of other batches
 	sed 's/^step=90 .*/step=90 loss=5/; s/^step=224 .*/step=224 loss=5/' a >b
 	reports 3 '"design": "same-batches"' pt-compare --json a b
 	sed 's/^step=90 .*/step=90 loss=nan/' a >b
 	code_of 1 pt-compare -q a b
-	says 'all but 1 of 300 values of loss are equal bit for bit, the first at step 90, the largest difference NaN at step 90'
+	says '1 of 300 values of loss differs, first at step 90 and most at step 90, by NaN; all others are equal bit for bit'
 	# equal in what was logged, and too few for statistics
 	log_of 5.25 4.25 3.25 2.25 1.25 >a
 	sed 's/4.25/4.5/' a >b
 	code_of 1 pt-compare -q a b
 	code_of 1 pt-compare -q --column loss <(sed 's/$/ lr=1 x=2/' a) <(sed 's/$/ lr=1 x=2/' b)
-	says 'all but 1 of 5 values of loss are equal bit for bit, the first at step 2, the largest difference 0.25 at step 2'
+	says '1 of 5 values of loss differs, first at step 2 and most at step 2, by 0.25; all others are equal bit for bit'
 	# many that differ are no exception
 	code_of 1 pt-compare -q a <(sed 's/\(4.2\|3.2\)5/\10/' a)
-	not grep -q 'all but' <<<"$output"
+	not grep -q 'all others' <<<"$output"
 }
 
 @test "--pattern: named groups of any text are columns" {
@@ -144,7 +144,7 @@ curve() { # SEED ROWS FORMAT
 	reports 1 "the first: loss '" pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
 	reports 2 'pt-compare: a: no line matches the pattern' pt-compare --pattern 'at (?<step>\d+)' a a
 	reports 64 'has no named group' pt-compare --pattern 'it (\d+)' a a
-	reports 64 'at character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
+	reports 64 'character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
 	# of pt-train's logs what is in them is read
 	make_shard
 	tiny -n 3 -o run >/dev/null
@@ -158,13 +158,13 @@ curve() { # SEED ROWS FORMAT
 	} >a
 	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
 		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
-		says 'pt-compare: a: pattern: takes too long on a line that begins with '"'loss=000"
+		says 'pt-compare: a: pattern: matching takes too long on a line that begins with '"'loss=000"
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many
 	reports 0 'verdict: identical' pt-compare -q --pattern '.* .* .*loss=(?<loss>\d+)' many many
 	printf 'loss=1\n%04097d\nloss=2\n' 1 >long
-	reports 0 'the pattern was not tried on 1 lines' pt-compare --pattern 'loss=(?<loss>\d+)' long long
+	reports 0 '1 lines are ignored, because they are longer than 4 KiB' pt-compare --pattern 'loss=(?<loss>\d+)' long long
 	says 'loss       identical, 2 values'
 }
 
@@ -172,8 +172,8 @@ curve() { # SEED ROWS FORMAT
 	curve 1 40 '{"step": %d, "accuracy": %.9g}' >a
 	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
 	code_of 2 pt-compare a b
-	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); they have accuracy'
-	reports 64 "none of the logs has a column 'accurcy'; they have accuracy" pt-compare -y accurcy a b
+	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); the columns are accuracy'
+	reports 64 "none of the logs has a column 'accurcy'; the columns are accuracy" pt-compare -y accurcy a b
 	reports 0 'accuracy   identical, 40 values' pt-compare -y accuracy a a
 	reports 3 'accuracy   40 of 40 values differ' pt-compare -y accuracy a b
 	says 'verdict: undecided: at the end accuracy'
@@ -191,7 +191,7 @@ curve() { # SEED ROWS FORMAT
 	sed 's/accuracy/val_loss/' a >'val'
 	code_of 0 pt-compare -q 'val' 'val' -o r.md
 	grep -q 'val_loss' r.md
-	reports 2 'one: no value of val_loss; it has loss' pt-compare -y val_loss val one
+	reports 2 'one: the log has no value of val_loss; its columns are loss' pt-compare -y val_loss val one
 }
 
 @test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
@@ -570,7 +570,7 @@ curve() { # SEED ROWS FORMAT
 		says "${f#.}"
 	done
 	reports 2 'a pt-shard file instead of a pt-run file' pt-compare a data.h5
-	reports 2 'standard input: neither' pt-compare a - <empty
+	reports 2 'standard input: unknown log format' pt-compare a - <empty
 	reports 2 'standard input: not an HDF5 file, or damaged' pt-compare a - <torn.h5
 	mkfifo fifo
 	cat torn.h5 >fifo 3>&- &
@@ -681,7 +681,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --test c -- a b
 	[ "${lines[0]} ${lines[1]}" = 'b c' ]
 	code_of 64 pt-compare --control a b
-	reports 64 'not an operand if both --control and --test are given' pt-compare --control a --test b -q c
+	reports 64 "'c' cannot be an operand: both --control and --test are given" pt-compare --control a --test b -q c
 }
 
 @test "--json: the verdict, its reason, every column; --require: what the code demands" {
@@ -716,7 +716,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
 	code_of 0 pt-compare --json --speed fast fast
 	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
-	reports 64 'json: not with --graph or --table' pt-compare --json -g a a
+	reports 64 '--json: cannot be combined with --graph or --table' pt-compare --json -g a a
 	code_of 64 pt-compare --json -t a a
 }
 
@@ -871,7 +871,7 @@ moved() { # EXPRESSION [COLUMN]
 	says '; specify which is better by --column turnips:min or turnips:max'
 	code_of 1 pt-compare --json --column turnips a.csv b.csv
 	jq -e '.comparisons[0].judgement | .direction == "higher" and .better == null' <<<"$output"
-	reports 64 'give --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
+	reports 64 'specify --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
 	code_of 0 pt-compare -q --column turnips:max --require not-worse a.csv b.csv
 }
 

@@ -361,10 +361,10 @@ shapes() { # CHECKPOINT
 	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is out of range'
 	rm -r good
 	pt-ckpt convert run -o good
-	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
+	try 's/"n_layer": 1/"n_layer": 2/' 'not the options of'
 	try 's/"n_layer": 1/"n_layer": 100000/' '100000 layers'
 	try 's/"n_head": 2/"n_head": 3/' 'not divisible'
-	try 's/"n_head": 2/"n_head": 1/' 'not the model'
+	try 's/"n_head": 2/"n_head": 1/' 'not the options of'
 	try 's/{/[/' 'not a JSON object'
 	try 's/"n_embd": 16/"n_embd": -1/' 'n_embd'
 	rm -r bad/config.json
@@ -442,7 +442,7 @@ shapes() { # CHECKPOINT
 @test "export-json refuses names that are not UTF-8" {
 	make_run run
 	pt-ckpt rename run --rename "norm.bias=$(printf '\377')" -o odd.h5
-	reports 65 'name is not UTF-8' pt-ckpt export-json odd.h5
+	reports 65 'name: not valid UTF-8' pt-ckpt export-json odd.h5
 }
 
 @test "average, ema, merge" {
@@ -493,7 +493,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
 	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
 	pt-ckpt verify some.h5
-	reports 65 'is missing: it is another model' pt-sample some.h5 the
+	reports 65 'is missing; the file holds another model' pt-sample some.h5 the
 	reports 64 'no tensor matches "layers.9.*"' pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
 	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
 	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '
@@ -525,7 +525,7 @@ shapes() { # CHECKPOINT
 	make_run run --overwrite
 	ln -sfn step-00000010.h5 run/checkpoints/best.h5
 	head -c 5000 "$(step run 40)" >"$(step run 35)"
-	reports 0 'step-00000035.h5: not an HDF5 file, or damaged; it is kept' pt-ckpt prune run --keep-best 1
+	reports 0 'step-00000035.h5: not an HDF5 file, or damaged; the file is kept' pt-ckpt prune run --keep-best 1
 	[ -e "$(step run 35)" ]
 	for s in 10 40; do
 		[ -e "$(step run $s)" ]

@@ -205,7 +205,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	[[ $output == *'heads of more than 256 channels'* ]]
 	run on_gpu -n 3 --profile 4:5 -o run
 	[ "$status" -eq 64 ]
-	[[ $output == *'the run has 3 steps'* ]]
+	[[ $output == *'the run has only 3 steps'* ]]
 	run on_cpu --numerics fast -o run
 	[ "$status" -eq 64 ]
 	run on_cpu --profile 1:2 -o run
@@ -252,7 +252,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	# A bad number of such a step is found, as without.
 	local bad=(-n 14 --lr 3e8 --weight-decay 0 --clip 0 --warmup 0 --lr-schedule constant)
 	run on_gpu "${bad[@]}" --eval-every 0 -o three
-	[[ $output =~ 'step '([4-9]|1[0-4])': loss '.*'first bad: '[^,]*', element '[0-9]+ ]]
+	[[ $output =~ 'step '([4-9]|1[0-4])': loss '.*'first non-finite value: '[^,]*', element '[0-9]+ ]]
 	said=${BASH_REMATCH[0]}
 	run on_gpu "${bad[@]}" --eval-every 0 --cuda-graph -o four
 	[ "$status" -eq 1 ]
@@ -315,7 +315,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	make_shard
 	run on_gpu -n 10 --lr 1e30 --clip 0 --warmup 0 -o bad
 	[ "$status" -eq 1 ]
-	[[ $output == *'first bad: '* ]]
+	[[ $output == *'first non-finite value: '* ]]
 	real_gpu && return
 	PT_EMU_FAIL=200 run on_gpu -n 3 -o run
 	[ "$status" -eq 1 ]

@@ -288,7 +288,7 @@ same_workers() { # A B: the state of both workers
 	mistake order 'meets rank'
 	mistake open-group 'while a group is open'
 	mistake host-memory 'is no memory of the GPU'
-	mistake deadlock 'ranks 0-1 waited there'
+	mistake deadlock 'ranks 0-1 waited for this operation'
 	mistake absent 'rank 1 did not come'
 	PT_EMU_LAZY=yes mistake unwaited 'the result is not there'
 }

@@ -103,5 +103,5 @@ says() { # text...: what was said has it
 	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'in use'
 	PT_EMU_LOAD=2 run "$try" work
 	[ "$status" -eq 1 ]
-	says 'out of memory at add, for what CUDA needs'
+	says 'out of memory at add: CUDA needs more than the planned memory'
 }

@@ -420,7 +420,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	for other in '--edit-fragments 1' '--edit-sync-delay 1' '--edit-sync-interval 9' '--edit-sync-delay 0'; do
 		# shellcheck disable=SC2086 # options are words
 		code_of 64 "${at6[@]}" $other
-		says 'a fragment is in flight: resume with --edit-sync-interval 8, --edit-fragments 3 and --edit-sync-delay 3'
+		says 'a fragment of local SGD is in flight: resume with --edit-sync-interval 8, --edit-fragments 3 and --edit-sync-delay 3'
 	done
 	tiny_on 4 -m 1 --layers 2 --resume parts/checkpoints/step-00000006.h5 --edit-workers 4 -o four >/dev/null
 	grep -q 'resuming with 4 workers instead of 2; each fragment is at its last synchronization' four/journal.txt
@@ -571,7 +571,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse '--batch 8 is not divisible by --edit-workers 3' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
 	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank: 2 ranks need as many files; 1 given' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
+	refuse 'data-per-rank: 2 ranks need as many files; the run has 1' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
 	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum

@@ -72,7 +72,7 @@ equal() { # RUN RUN
 	pt-compare all.jsonl -t | awk -F'\t' '/^30\t/ { if ($2 != 8.30 || $3 != 7.30 || $4 != 6.30) exit 1; n++ } END { exit n != 1 }'
 	# through a pipe only the first can be read, and that is said
 	pt-compare - --export - <all.csv >one.csv 2>err
-	grep -q 'several runs; only the first one, r' err
+	grep -q 'only the first of several runs is read, r' err
 	[ "$(wc -l <one.csv)" -eq 31 ]
 	# two of one name stay two
 	pt-compare r1.txt r1.txt --export twice.csv
@@ -128,7 +128,7 @@ equal() { # RUN RUN
 	grep -q identical out
 	# but of pt-train's it is the directory of one run
 	: >tb/run.h5
-	reports 64 'give two or more runs' pt-compare tb
+	reports 64 'too few runs; give a control and a test' pt-compare tb
 }
 
 @test "a table or JSON with two fields for one column says which one is read" {
@@ -156,10 +156,10 @@ equal() { # RUN RUN
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt
 	code_of 64 pt-compare in.csv --export - --export-format events
-	reports 64 'because nothing is compared or shown' pt-compare in.csv in.csv --export - --json
+	reports 64 '--export compares and shows nothing' pt-compare in.csv in.csv --export - --json
 	reports 64 "column 'none'" pt-compare in.csv --export - -y none
 	pt-compare in.csv --export there
-	reports 64 'has event files already' pt-compare in.csv --export there
-	reports 64 'give a directory' pt-compare in.csv in.csv --export one.tfevents
+	reports 64 'already has event files' pt-compare in.csv --export there
+	reports 64 'specify a directory' pt-compare in.csv in.csv --export one.tfevents
 	reports 2 'nowhere/x.csv' pt-compare in.csv --export nowhere/x.csv
 }

@@ -104,7 +104,7 @@ sixteen() { # a shard whose vocabulary has 16 tokens
 	left_out gemma3 's/"final_logit_softcapping": null/"final_logit_softcapping": 4.0/' 'as if logits had no limit'
 	left_out llama-yarn "$granite, \"embedding_multiplier\": 3.0/" 'as if the embedding were not scaled'
 	left_out llama-yarn "$granite, \"residual_multiplier\": 0.5/" \
-		'as if what sublayers add to the residual stream were not scaled'
+		'as if the outputs of sublayers were not scaled before the residual addition'
 	left_out llama-yarn "$granite, \"logits_scaling\": 2.0/" 'as if logits were not scaled'
 	left_out llama-yarn 's/"model_type": "llama"/"model_type": "granite", "attention_multiplier": 0.2/' \
 		"as if scores were divided by the root of a head's width"

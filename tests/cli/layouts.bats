@@ -147,16 +147,16 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	same_on 4 "${own[@]}" --tp 2
 	same_on 4 "${own[@]}" --pp 2
 	same_on 2 "${own[@]}" --fsdp 2 --zero 1
-	refuse 'data-per-rank: 3 ranks need as many files; 2 given' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
+	refuse 'data-per-rank: 3 ranks need as many files; the run has 2' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
 	tiny_on 4 "${LAYOUT[@]}" "${own[@]}" --tp 4 --virtual tp=4 -o four >/dev/null
 }
 
 @test "degrees that are no layout are refused" {
 	make_shard
-	refuse 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2
-	refuse 'dp=1 is 1 rank, and there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
+	refuse 'dp=2 needs 2 ranks, but there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2
+	refuse 'dp=1 needs 1 rank, but there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
 	refuse '3 ranks are not a multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
-	refuse 'tp is 2, and there is 1 rank' pt-train "${TINY[@]}" --tp 2
+	refuse 'tp is 2, but there is 1 rank' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1
 	refuse 'zero 2 shards over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
 	refuse 'tp is 2, which does not divide virtual tp (1)' \

@@ -160,7 +160,7 @@ two_runs() { # OPTION...
 	reports 0 'the logs differ from step 2 on' pt-compare --locate a/run.h5 edited
 	says 'the difference is not reproducible'
 	code_of 2 pt-compare --locate a other --test-program nothing-of-this-name
-	says 'nothing-of-this-name cannot be started'
+	says 'nothing-of-this-name: the program cannot be started'
 	rm data.h5
 	reports 2 'data.h5: No such file' pt-compare --locate a other
 }

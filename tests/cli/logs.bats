@@ -176,7 +176,7 @@ in_formats() { # STEP LOSS
 	echo 'The quick brown fox' >text
 	run pt-compare titan text
 	[ "$status" -eq 2 ]
-	[[ $output == *"text: neither a log of pt-train nor in another known format"* ]]
+	[[ $output == *"text: unknown log format"* ]]
 	echo '{"log_history": [' >cut.json
 	run pt-compare titan cut.json
 	[ "$status" -eq 2 ]
@@ -194,7 +194,7 @@ in_formats() { # STEP LOSS
 	printf '# meta ranks = 2\nstep=1 loss=2.5\nstep=2 loss=2.25\n' >b
 	code_of 0 pt-compare a.csv b --report page.md
 	grep -qx '| ranks | - | 2 |' page.md
-	reports 2 'nope.csv: no log appeared' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
+	reports 2 'nope.csv: the log did not appear' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
 }
 
 @test "logs that are not read as they are: compressed ones, and those of W&B" {
@@ -206,12 +206,12 @@ in_formats() { # STEP LOSS
 	echo text >wandb/run-1/files/output.log
 	printf ':W&B\341\276\0' >wandb/run-1/run-1.wandb
 	code_of 2 pt-compare wandb/run-1 log.gz
-	says 'wandb/run-1: a directory of W&B is not supported; give wandb/run-1/files/output.log'
-	reports 2 'wandb: a directory of W&B is not supported; give wandb/run-1/files/output.log' pt-compare wandb log.gz
+	says 'wandb/run-1: W&B directories are not supported; specify wandb/run-1/files/output.log'
+	reports 2 'wandb: W&B directories are not supported; specify wandb/run-1/files/output.log' pt-compare wandb log.gz
 	echo '{"_step": 1, "loss": 2}' >wandb/run-1/files/wandb-history.jsonl
-	reports 2 "give wandb/run-1/files/wandb-history.jsonl, which has the run's history" pt-compare wandb/run-1 log.gz
+	reports 2 "specify wandb/run-1/files/wandb-history.jsonl, which has the run's history" pt-compare wandb/run-1 log.gz
 	rm -r wandb/run-1/files
-	reports 2 "wandb/run-1: a directory of W&B without the run's output; export" pt-compare wandb/run-1 log.gz
+	reports 2 "wandb/run-1: the W&B directory has no output of the run; export" pt-compare wandb/run-1 log.gz
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
 	says 'a transaction log of W&B, which is not supported; give files/output.log next to it'
 }
@@ -223,8 +223,8 @@ in_formats() { # STEP LOSS
 	done >loop
 	pt-compare --export - loop >out 2>err
 	printf '%s\n' step,loss,epoch 100,8.1,1 200,8.2,1 300,8.3,1 400,7.1,2 500,7.2,2 600,7.3,2 | diff - out
-	[ "$(cat err)" = "pt-compare: warning: loop: unknown format: the step is 'Step', which restarts in each\
- epoch of 300, and the loss is 'Loss'; --pattern or --format can read it otherwise" ]
+	[ "$(cat err)" = "pt-compare: warning: loop: unknown log format: 'Step' (restarts in each epoch of 300)\
+ is read as the step, and 'Loss' as the loss; specify --pattern or --format to read other numbers" ]
 	# not of a format that was asked for, nor where a known format has a row
 	pt-compare --format plain --export - loop 2>&1 | diff - out
 	echo '[x] - step=5 loss=2.5 dt=0.5 mfu=40' >>loop
@@ -239,7 +239,7 @@ in_formats() { # STEP LOSS
 		Then at step 4, loss: 3 of the customers, and 5 more.
 		Epoch 5 had a loss 12, nobody knows why 3
 	EOF
-	reports 2 'prose: neither a log of pt-train nor in another known format' pt-compare prose prose
+	reports 2 'prose: unknown log format' pt-compare prose prose
 	printf 'step %d loss %s\n' 1 2.5 2 2.25 1 2 2 1.75 1 1.5 2 1.25 >again
 	reports 2 "such as --pattern 'loss\\s*(?<loss>\\S+)'" pt-compare again again
 	printf 'step %d loss %s\n' 1 2.5 2 2.25 3 2 >few
@@ -261,18 +261,18 @@ by_proposal() { # LOG
 	printf '%d/9 [nll] %s, x: 2.5\n' 1 8.5 2 8.25 3 7.5 >first
 	by_proposal first | head -n 1 | grep -qx step,loss
 	printf 'epoch,  train/x, val/x,a,b,c,d,e\n0, 2.5, 3,,,,,\n1, 2, 2,,,,,\n' >table.csv
-	reports 2 'table.csv: a table of epoch, train/x, val/x, a, b, c and 2 more, none known as a loss; specify it by --column loss=NAME' \
+	reports 2 'table.csv: none of the columns epoch, train/x, val/x, a, b, c and 2 more is a known loss; specify --column loss=NAME' \
 		pt-compare table.csv table.csv
 	pt-compare --column loss=train/x --export - table.csv | grep -q '^1,2'
 }
 
 @test "a table of runs is no history; an export of W&B without a last line break is complete" {
 	printf '"Name","State","Created","Runtime","train/loss"\n"a-1","finished","2026-01-01T10:00:00.000Z","900","2.5"\n' >wandb.csv
-	reports 2 'wandb.csv: a table of runs, not a history; export the chart of a metric, or read it anyway by --format csv' \
+	reports 2 'wandb.csv: the table has a row per run, not per step; export the chart of a metric, or specify --format csv' \
 		pt-compare wandb.csv wandb.csv
 	pt-compare -q --format csv wandb.csv wandb.csv
 	printf '%s\n' method,loss,acc 'base line,2.5,0.5' 'ours,2.25,0.75' 'ours again,2.25,0.75' >methods.csv
-	reports 2 'methods.csv: a table of runs, not a history' pt-compare methods.csv methods.csv
+	reports 2 'methods.csv: the table has a row per run, not per step' pt-compare methods.csv methods.csv
 	# words that repeat, and a table with steps, are histories
 	printf '%s\n' phase,loss train,2.5 train,2.25 >phases.csv
 	pt-compare -q phases.csv phases.csv
@@ -312,8 +312,8 @@ by_proposal() { # LOG
 	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut.log
 	pt-compare --export - cut.log >out 2>err
 	[ "$(cut -d, -f1 out | tr '\n' ' ')" = 'step 1 2 3 4 6 8 9 ' ]
-	[ "$(cat err)" = "pt-compare: warning: cut.log: 2 rows are ignored, because other output cuts or mixes with them;\
- the first: 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
+	[ "$(cat err)" = "pt-compare: warning: cut.log: 2 rows are ignored, because other output cuts or mixes with them:\
+ the first is 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
 	# two ranks print into each other
 	sed '5{N;s/| norm.*\n/| norm 1./}' llmc >mixed
 	pt-compare --export - mixed 2>&1 | grep -q "mixed: 1 row is ignored, because other output cuts or mixes with it"
@@ -331,7 +331,7 @@ lab_log() { # LOSS
 	sed -n '/^# \[gpu 0\] round/,/^\.Ed/p' "$BATS_TEST_DIRNAME/../../man/pt-compare.1" | grep -v '^\.Ed' >lab.format
 	lab_log 8.25 >a.log
 	lab_log 8.125 >b.log
-	reports 2 'a.log: neither a log of pt-train nor in another known format' pt-compare a.log a.log
+	reports 2 'a.log: unknown log format' pt-compare a.log a.log
 	code_of 0 pt-compare --format lab.format a.log a.log
 	pt-compare --format ./lab.format --export - a.log >out
 	printf '%s\n' step,loss,grad_norm,val_loss,dt 1,8.5,1.5,,0.25 2,8.25,1.5,,0.25 3,7.5,1.5,8,0.25 | diff - out
@@ -339,7 +339,7 @@ lab_log() { # LOSS
 	# a run of pt-train is still one
 	printf '# meta ranks = 1\nstep=%d loss=%s\n' 1 8.5 2 8.25 3 7.5 >run
 	code_of 0 pt-compare --format lab.format run a.log
-	reports 2 'titan: no line is in a format of lab.format' pt-compare --format lab.format titan a.log
+	reports 2 'titan: no line matches a format of lab.format' pt-compare --format lab.format titan a.log
 	# a pipe, a log that grows, one of share/pt/logs
 	pt-compare -q --format lab.format a.log - <a.log
 	code_of 0 timeout 30 pt-compare --follow --follow-timeout 0.1 --format lab.format a.log a.log

@@ -61,7 +61,7 @@ export SETUP=make_shard
 }
 
 @test "a number that is none is traced to the stage that met it first" {
-	reports 1 'first bad: ' tiny_on 3 -n 20 --layers 3 --pp 3 --lr 1e30 --clip 0 -o bad
+	reports 1 'first non-finite value: ' tiny_on 3 -n 20 --layers 3 --pp 3 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ "$(grep -c 'stopped: step' bad/journal.txt)" -eq 1 ]
 }

@@ -137,9 +137,9 @@ results() { # KEY FILE: "arguments value" of each result
 
 @test "what pt-train refuses, with its message" {
 	small
-	reports 1 'pt-train rejects each layout' pt-plan "${SHAPE[@]}" layers=2 dtype=float8
+	reports 1 'pt-train rejects all layouts' pt-plan "${SHAPE[@]}" layers=2 dtype=float8
 	says 'float8 leaves the first and the last block in bf16'
-	reports 64 'plans one worker' pt-plan llama3-1b edit-workers=2
+	reports 64 'plans a single worker' pt-plan llama3-1b edit-workers=2
 	reports 64 'give batch=N' pt-plan llama3-1b batch-per-rank=2
 	reports 64 'cores' pt-plan -c h100,cores=4 llama3-1b
 }
@@ -543,7 +543,7 @@ near() { # X PUBLISHED BOUND
 @test "models with experts are not planned, and a model_type that is not supported is named" {
 	echo '{"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768}' >moe.json
 	echo '{"model_type": "qwen3", "num_experts": null}' >dense.json
-	reports 65 'moe.json: a model with experts, which are not planned' pt-plan ./moe.json
+	reports 65 'moe.json: models with experts are not supported' pt-plan ./moe.json
 	reports 65 'dense.json: ' pt-plan ./dense.json
 	not grep -q 'key = value' <<<"$output"
 	cp dense.json dense.conf

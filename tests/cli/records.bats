@@ -196,7 +196,7 @@ make_chats() { # N: conversations of one to three questions
 	done
 	mkdir empty
 	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
-	says 'empty: has no chat_template.jinja and no tokenizer_config.json'
+	says 'empty: the directory has no chat_template.jinja and no tokenizer_config.json'
 	echo '{"eos_token": "x"}' >empty/tokenizer_config.json
 	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
 	says 'empty/tokenizer_config.json: has no chat_template; the known templates are'
@@ -218,7 +218,7 @@ make_chats() { # N: conversations of one to three questions
 	grep -q 'all of a text counts' err
 	make_shard b.h5
 	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
-	says '--window: for text and JSONL, not for files of tokens; EXAMPLES'
+	says '--window applies to text and JSONL, not to files of tokens; EXAMPLES'
 }
 
 @test "a vocabulary of conversations, with their markers" {

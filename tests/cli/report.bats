@@ -251,7 +251,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	reports 0 'too few steps for a statement' pt-compare few few --speed
 	# a log without times and memory: silence would be no answer
 	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
-	reports 0 'speed and memory      not compared: the logs share no such column' pt-compare bare a --speed
+	reports 0 'speed and memory      not compared: the logs have no such column in common' pt-compare bare a --speed
 }
 
 @test "any column: of measurements, and of none" {
@@ -364,5 +364,5 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	# but not what must be read as a whole
 	echo '{"0": {"lm loss": 2.5}}' >whole.json
 	code_of 2 timeout 30 pt-compare --follow --format megatron-bridge a - <whole.json
-	says 'standard input: a log of this format can be followed in a file, but not through a pipe'
+	says 'standard input: cannot follow a log of this format through a pipe; write the log to a file'
 }

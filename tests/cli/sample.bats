@@ -57,9 +57,9 @@ make_runs() {
 		mpiexec -n 4 pt-sample --tp -1 --fsdp 2 --logits $run the | cmp - logits
 	done
 	code_of 64 mpiexec -n 2 pt-sample gpt2 the
-	[ "$output" = 'pt-sample: 2 ranks: --tp times --fsdp must be 2' ]
+	[ "$output" = 'pt-sample: 2 ranks need --tp or --fsdp, whose product must be 2' ]
 	code_of 64 mpiexec -n 3 pt-sample --tp 2 gpt2 the
-	[ "$output" = 'pt-sample: tp=2 is 2 ranks, and there are 3' ]
+	[ "$output" = 'pt-sample: tp=2 needs 2 ranks, but there are 3' ]
 	reports 64 'tp is 3, which does not divide virtual tp (4)' mpiexec -n 3 pt-sample --tp 3 gpt2 the
 	code_of 74 mpiexec -n 2 pt-sample --tp 2 nowhere the
 	[ "$output" = 'pt-sample: nowhere: No such file or directory' ]
@@ -166,7 +166,7 @@ make_chat() {
 	[ "$(pt-sample chat --chat hi -n 0 --echo --chat-template llama3 | head -n 1)" = \
 		'<|begin_of_text|><|start_header_id|>user<|end_header_id|>' ]
 	pt-ckpt convert chat -o hf
-	reports 64 'has no chat template; --chat-template names one: chatml, llama3' pt-sample hf --chat x
+	reports 64 'no chat template found; choose one with --chat-template: chatml, llama3' pt-sample hf --chat x
 	# as Hugging Face's library has it, and in another spelling
 	for jinja in '{% for message in messages %}{{ "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" }}' \
 		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message[\"content\"]+'<|im_end|>' + '\n'}}"; do
@@ -177,7 +177,7 @@ make_chat() {
 	done
 	printf '%s\n' "${jinja/<|im_end|>/ <|im_end|>}" >hf/chat_template.jinja
 	code_of 64 pt-sample hf --chat two
-	says 'its chat template is not supported; --chat-template names one: chatml'
+	says 'the chat template is not supported; choose one with --chat-template: chatml'
 }
 
 @test "a text ends with the token of its end, unless that is not wanted" {

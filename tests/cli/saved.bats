@@ -181,7 +181,7 @@ no_commands() { # of a terminal
 	done
 	forge good.h5 evil.h5 'vocab-multiple = 1000000'
 	refused evil.h5 'tok_embeddings.weight is ['
-	says ', 16], but its options give [1000000, 16]'
+	says ', 16], but the options in the file give [1000000, 16]'
 	# parameters alone may be a part of a model, but no run and no sample begins from them
 	pt-ckpt strip good.h5 -o bare.h5
 	forge bare.h5 part.h5 'layers = 100000'

@@ -104,7 +104,7 @@ copy() {
 	refused 65 'has 1 parameter group, but the optimizer has 2'
 	copy elastic
 	cp "$golden"/zero1/$model z
-	refused 65 'the parameters of group 0 have 2720 elements, its fp32 buffers 2736'
+	refused 65 'the parameters of group 0 have 2720 elements, the fp32 buffers 2736'
 	copy zero3
 	cp "$golden"/zero3-frozen/zero_pp_rank_1_$rank z
 	refused 65 '(ZeRO 3, 2 ranks)'
@@ -117,7 +117,7 @@ copy() {
 	refused 69 'tensor parallelism'
 	copy zero2/global_step7
 	touch z/layer_01-model_00-model_states.pt
-	refused 69 'ZeRO with pipeline parallelism is not supported; make a universal checkpoint'
+	refused 69 'ZeRO with pipeline parallelism is not supported; convert the checkpoint with'
 	copy zero2/global_step7
 	touch z/layer_0_expert_0_mp_rank_00_model_states.pt
 	refused 69 'expert parallelism'
@@ -162,13 +162,13 @@ copy() {
 	refused 69 'mixture of experts is not supported'
 	copy nanotron
 	cp "$golden"/nanotron-zero/optimizer/*_dp-0-of-3_tp-0* z/optimizer/optimizer_pp-0-of-2_tp-0-of-2_exp-0-of-1.pt
-	refused 65 'has fewer elements than the'
+	refused 65 'has fewer elements than its'
 	copy nanotron
 	for name in z/optimizer/*_tp-*; do
 		cp "$name" "${name/_tp/_dp-0-of-2_tp}"
 		mv "$name" "${name/_tp/_dp-1-of-2_tp}"
 	done
-	refused 65 'has more elements than the'
+	refused 65 'has more elements than its'
 	# (whose product of ranks is negative in 64 bits)
 	copy nanotron
 	rm z/optimizer/*

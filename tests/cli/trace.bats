@@ -76,6 +76,6 @@ steps_of() { # FILE
 	grep -q 'the run had no step from 1 to 2' err
 	code_of 1 tiny --lr 1e30 --clip 0 --warmup 0 -n 60 --trace t.json --trace-steps 2:50 -o nan
 	check_format t.json
-	reports 64 'the run has 4 steps' tiny -n 4 --trace t.json --trace-steps 5 -o bad
+	reports 64 'the run has only 4 steps' tiny -n 4 --trace t.json --trace-steps 5 -o bad
 	reports 64 'needs --trace' tiny --trace-steps 3 -o bad
 }

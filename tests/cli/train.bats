@@ -95,7 +95,7 @@ export SETUP=make_shard
 }
 
 @test "--data-per-rank gives each rank its own files" {
-	reports 64 'data-per-rank: 3 ranks need as many files; 1 given' tiny_on 3 --data-per-rank
+	reports 64 'data-per-rank: 3 ranks need as many files; the run has 1' tiny_on 3 --data-per-rank
 	rev text.txt >other.txt
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte other.txt -o b.h5
@@ -244,10 +244,10 @@ export SETUP=make_shard
 }
 
 @test "a number that is none stops the run, and says where it came from" {
-	reports 1 'first bad: ' tiny -n 20 --lr 1e30 --clip 0 -o bad
+	reports 1 'first non-finite value: ' tiny -n 20 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ ! -e bad/checkpoints/step-00000020.h5 ]
-	reports 1 'first bad: ' tiny_on 2 -n 20 --lr 1e30 --clip 0 -o bad2
+	reports 1 'first non-finite value: ' tiny_on 2 -n 20 --lr 1e30 --clip 0 -o bad2
 	grep -q '# event .*stopped: step' bad2/journal.txt
 }
 

@@ -57,8 +57,8 @@ load helpers
 
 @test "what cannot be trained" {
 	make_text >text.txt
-	reports 64 'need each other' pt-prepare --train-bpe 300 text.txt
-	reports 64 'need each other' pt-prepare --vocab-out v text.txt
+	reports 64 'must be given together' pt-prepare --train-bpe 300 text.txt
+	reports 64 'must be given together' pt-prepare --vocab-out v text.txt
 	reports 64 'the minimum is 257' pt-prepare --train-bpe 100 --vocab-out v text.txt
 	code_of 65 pt-prepare --train-bpe 300 --vocab-out v --pattern '(' text.txt
 	code_of 74 pt-prepare --train-bpe 300 --vocab-out v nothing.txt

@@ -142,7 +142,7 @@ static void make(struct hostile *t, enum kind kind)
 	if (parted)
 		edit_add_groups(&another.edit.config, &groups);
 	for (w.n_groups = 0; w.n_groups < groups.n; w.n_groups++)
-		w.groups[w.n_groups] = groups.of[w.n_groups].name;
+		w.groups[w.n_groups] = groups.list[w.n_groups].name;
 	double *numbers = parted ? worker_numbers(&w.n_numbers) : NULL;
 	w.numbers = numbers;
 	FUZZ_ON(ckpt_write(&w, &e));

@@ -23,8 +23,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		str_free(&record);
 		b.p += len, b.n -= len;
 	}
-	static struct log_how how = {.format = "tensorboard"};
-	FUZZ_ON(!how.formats && log_how_open(&how, &e));
+	static struct log_options how = {.format = "tensorboard"};
+	FUZZ_ON(!how.formats && log_options_load(&how, &e));
 	int rc = log_read(&l, fuzz_file("events", file.s, file.len), &how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	for (int64_t i = 1; !rc && i < l.n_rows; i++)

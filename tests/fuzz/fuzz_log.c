@@ -48,15 +48,15 @@ static void show(struct run_log logs[2], const char *column, enum curve_axis axi
 	struct curve_plot c;
 	struct str text = {0};
 	struct err e;
-	curve_table(logs, 2, column, axis, &text);
+	curve_print_table(logs, 2, column, axis, &text);
 	if (!curve_plot_init(&c, logs, 2, &(struct series_opts){1}, column, axis, &e)) {
 		graph_text(&c.graph, &style, &text);
-		curve_plot_free(&c);
+		curve_plot_release(&c);
 	}
-	report_put(&r, PAGE_MD, &text);
+	report_print(&r, PAGE_MD, &text);
 	FUZZ_ON(strlen(text.s) != text.len);
 	str_clear(&text);
-	report_put(&r, PAGE_HTML, &text);
+	report_print(&r, PAGE_HTML, &text);
 	FUZZ_ON(count(text.s, "<script") != 2 || count(text.s, "</script") != 2);
 	str_free(&text);
 }
@@ -72,12 +72,12 @@ static void compare(struct run_log logs[2], const struct compare_opts *o, int co
 			(enum curve_axis)(column % N_CURVE_AXES));
 	FUZZ_ON(text.s && strlen(text.s) != text.len);
 	str_free(&text);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	compare_runs(&logs[0], &logs[0], o, &d);
 	/* (rows that cannot be read may differ) */
 	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING &&
 		!logs[0].unread.n_rows);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 /* Any rule gives some verdict, with a reason of one line. */
@@ -89,7 +89,7 @@ static void judge_logs(const struct run_log logs[2], int column, int by)
 	struct verdict_result r;
 	judge(&control, 1, &test, 1, &o, &r);
 	FUZZ_ON(r.verdict < 0 || r.verdict >= N_VERDICTS || !r.reason.len);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* As pt-train goes on, and publishes. */

@@ -31,12 +31,12 @@ static void compare_with_itself(const struct run_log *l)
 	/* (what cannot be read agrees with nothing) */
 	FUZZ_ON(!l->unread.n_values && !l->unread.n_rows &&
 		d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 /* The same bytes as a file that grows, in two pieces: what is there at its end is that log. */
 static void check_growing(
-	const struct run_log *l, const struct log_how *how, struct bytes b)
+	const struct run_log *l, const struct log_options *how, struct bytes b)
 {
 	struct run_log now = {.name = xstrdup("growing")};
 	struct err e;
@@ -50,22 +50,22 @@ static void check_growing(
 }
 
 /* The way to read by a format, or by detection: the first byte chooses. */
-static const struct log_how *how_of(uint8_t which)
+static const struct log_options *how_of(uint8_t which)
 {
 	static struct strs names;
-	static struct log_how *how;
+	static struct log_options *how;
 	struct err e;
 	if (!how) {
-		log_format_names(&names);
+		log_list_format_names(&names);
 		how = xcalloc((size_t)names.n, sizeof(*how));
 	}
-	struct log_how *h = &how[which < 0x80 ? 1 + which % (names.n - 1) : 0];
+	struct log_options *h = &how[which < 0x80 ? 1 + which % (names.n - 1) : 0];
 	h->format = names.v[h - how];
-	FUZZ_ON(!h->formats && log_how_open(h, &e));
+	FUZZ_ON(!h->formats && log_options_load(h, &e));
 	return h;
 }
 
-static void read_log(const struct log_how *how, struct bytes b)
+static void read_log(const struct log_options *how, struct bytes b)
 {
 	struct err e = {0};
 	struct run_log l;
@@ -89,12 +89,12 @@ static void read_formats(struct bytes b)
 	struct err e = {0};
 	const void *cut = b.n ? memchr(b.p, '\0', b.n) : NULL;
 	size_t n = cut ? (size_t)((const uint8_t *)cut - b.p) : b.n;
-	struct log_how how = {.format = fuzz_file("my.format", b.p, n)};
-	int rc = log_how_open(&how, &e);
+	struct log_options how = {.format = fuzz_file("my.format", b.p, n)};
+	int rc = log_options_load(&how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0) || (rc && e.code != EX_DATAERR));
 	if (!rc && cut)
 		read_log(&how, (struct bytes){b.p + n + 1, b.n - n - 1});
-	log_how_close(&how);
+	log_options_release(&how);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -54,13 +54,13 @@ static void use(struct run_log *l, uint8_t how)
 	compare_runs(l, l, &o, &d);
 	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
 	run_diff_print(&d, &o, &text);
-	curve_table(both, 2, "loss", AXIS_STEPS, &text);
+	curve_print_table(both, 2, "loss", AXIS_STEPS, &text);
 	if (!curve_plot_init(
 		    &c, both, 2, &(struct series_opts){2}, "loss", AXIS_SECONDS, &e)) {
 		graph_text(&c.graph, &style, &text);
-		curve_plot_free(&c);
+		curve_plot_release(&c);
 	}
-	run_diff_free(&d);
+	run_diff_release(&d);
 	str_clear(&text);
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		struct row r = run_log_row(l, i);

@@ -237,7 +237,7 @@ static void read_adapters(const struct model *m, const char *path)
 	FUZZ_ON(l.n_list < 0);
 	for (int gradients = 0; gradients < 2; gradients++) {
 		e = (struct err){0};
-		int rc = lora_view(&v, &l, path, gradients, &e);
+		int rc = lora_open_view(&v, &l, path, gradients, &e);
 		FUZZ_ON((rc != 0) != (e.code != 0));
 		for (int i = 0; !rc && i < v.n_tensors; i++)
 			for (int g = 0; g < v.groups.n; g++) {

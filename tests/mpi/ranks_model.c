@@ -264,7 +264,7 @@ static int64_t plan_pass(struct model *m, const struct mesh *real, const struct 
 	arena_measure(&size.run, "run");
 	arena_measure(&size.micro, "micro");
 	arena_measure(&size.scratch, "scratch");
-	mesh_plan(&mesh, real->degree, mesh_rank(real->degree, real->at));
+	mesh_plan(&mesh, real->degree, mesh_rank(real->degree, real->coord));
 	device_open_plan(&b.d, DEVICE_CPU);
 	trial_open(&b, m, &mesh, l, &size);
 	planning = true;
@@ -299,7 +299,7 @@ static double run_pass(const struct model_config *c, struct mesh *mesh,
 	int here = m->tp / l->tp;
 	tensors_place(m->tensors, m->n_tensors,
 		&(struct tensor_part){
-			.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here});
+			.n = m->tp, .first = mesh->coord[AXIS_TP] * here, .local = here});
 	ledger_open(out, m);
 	ledger = out;
 	int64_t before = mesh_bytes_sent(mesh), planned = plan_pass(m, mesh, l, &mem);

@@ -216,7 +216,7 @@ TEST(what_is_bad_is_found)
 			break;
 	}
 	assert_true(r.bad);
-	assert_non_null(strstr(r.why.s, "first bad: "));
+	assert_non_null(strstr(r.why.s, "first non-finite value: "));
 	assert_non_null(strstr(r.why.s, "samples "));
 	str_free(&r.why);
 	trainer_close(&t);

@@ -88,7 +88,7 @@ static void push_use(
 		for (int v = 0; v < s->c.part.local; v++)
 			if (store_used_with(s, t, s->c.part.first + v) == unit)
 				push(s, t, s->c.part.first + v,
-					m->at[AXIS_CP] * chunks + c, use, micro);
+					m->coord[AXIS_CP] * chunks + c, use, micro);
 }
 
 /* The hash of parameters that are used together, as layers see them, on the ranks that are to
@@ -98,7 +98,7 @@ static uint64_t hash_seen(struct store *s, int unit)
 	const struct mesh *m = s->c.mesh;
 	struct device *d = s->c.device;
 	uint64_t sum = 0;
-	if (m->at[AXIS_DP] || m->at[AXIS_FSDP] || m->at[AXIS_CP])
+	if (m->coord[AXIS_DP] || m->coord[AXIS_FSDP] || m->coord[AXIS_CP])
 		return 0;
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
@@ -139,7 +139,7 @@ static uint64_t backward(struct store *s, int64_t micro)
 {
 	uint64_t seen = 0;
 	const struct mesh *m = s->c.mesh;
-	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	int n = m->degree[AXIS_PP], at = m->coord[AXIS_PP];
 	push_use(s, &s->c.tensors[0], 0, 1, micro);
 	if (n > 1 && at == n - 1)
 		store_reduce(s, 0, 0);
@@ -312,7 +312,7 @@ static void steps(struct store *s, int n, struct result *out)
 {
 	const struct microbatches *micros = &s->c.microbatches;
 	const struct mesh *m = s->c.mesh;
-	int rank = microbatches_rank(m->degree, m->at);
+	int rank = microbatches_rank(m->degree, m->coord);
 	for (int step = 0; step < n; step++) {
 		uint64_t seen = 0;
 		int64_t own = microbatches_count(micros, rank), n_micro = micros->n_micro;
@@ -364,7 +364,7 @@ static void run(struct comm *c, const struct store_layout *l, struct result *out
 	for (int i = 0; i < STORE_TENSORS; i++)
 		used[i] = store_has_use(&m, &table[i], 0) ||
 			  store_has_use(&m, &table[i], 1);
-	struct tensor_part part = {STORE_VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
+	struct tensor_part part = {STORE_VIRTUAL_TP, m.coord[AXIS_TP] * here, here, used};
 	tensors_place(table, STORE_TENSORS, &part);
 	device_open_cpu(&d, 1);
 	arena_init(&memory, "test", odd.rows ? 1 << 25 : 1 << 20);

@@ -46,7 +46,7 @@ static void open_store(struct run *r, const struct layout *l)
 		.device = &r->d,
 		.n_units = r->m.n_units,
 		.part = {.n = r->m.tp,
-			.first = r->mesh.at[AXIS_TP] * here,
+			.first = r->mesh.coord[AXIS_TP] * here,
 			.local = here},
 		.chunks = r->m.cp,
 		.zero = l->zero,
@@ -133,7 +133,7 @@ static void descend(struct store *s)
 
 static void step(struct run *r, int i, struct trace *out)
 {
-	int rank = microbatches_rank(r->mesh.degree, r->mesh.at);
+	int rank = microbatches_rank(r->mesh.degree, r->mesh.coord);
 	int64_t n = microbatches_count(&r->microbatches, rank);
 	const struct pass_step begin = {.number = (uint32_t)i,
 		.loss_scale = 1.0f / (float)(N_MICRO * BATCH * r->m.c.context)};

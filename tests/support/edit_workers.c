@@ -71,7 +71,7 @@ static void make_table(struct tensor *list)
 /* Neighbouring units are on one pipeline stage. */
 static void place_stages(struct worker *w)
 {
-	int stages = w->mesh.degree[AXIS_PP], stage = w->mesh.at[AXIS_PP];
+	int stages = w->mesh.degree[AXIS_PP], stage = w->mesh.coord[AXIS_PP];
 	for (int i = 0; i < N_TENSORS; i++) {
 		const struct tensor *t = &w->table[i];
 		bool tied = t->uses > 1 && stage == stages - 1;
@@ -115,7 +115,8 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 	mesh_open(&w->mesh, w->world, l->degree);
 	make_table(w->table);
 	place_stages(w);
-	struct tensor_part part = {VIRTUAL_TP, w->mesh.at[AXIS_TP] * here, here, w->used};
+	struct tensor_part part = {
+		VIRTUAL_TP, w->mesh.coord[AXIS_TP] * here, here, w->used};
 	tensors_place(w->table, N_TENSORS, &part);
 	device_arena(&worker_device, &w->memory, "test", 1 << 20);
 	struct store_config sc = {.mesh = &w->mesh,

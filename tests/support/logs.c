@@ -23,19 +23,19 @@ void assert_value(const struct run_log *l, const struct want *w)
 	fail_msg("%s: no step %lld", l->info.format, (long long)w->step);
 }
 
-const struct log_how *how_of(const char *format)
+const struct log_options *how_of(const char *format)
 {
-	static struct log_how known[64];
+	static struct log_options known[64];
 	struct err e = {0};
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		struct log_how *how = &known[i];
+		struct log_options *how = &known[i];
 		const char *name = format ? format : "auto";
 		if (how->formats && !strcmp(how->format, name))
 			return how;
 		if (how->formats)
 			continue;
 		how->format = xstrdup(name);
-		if (log_how_open(how, &e))
+		if (log_options_load(how, &e))
 			fail_msg("%s", e.msg);
 		return how;
 	}

@@ -31,8 +31,8 @@ static int n_stages(void)
 /* The last stage of a rank, and the first one. With ends that meet, stages are dealt as in a V. */
 static int last_stage(const struct fake_rank *p)
 {
-	return checked->has_both_ends ? n_stages() - 1 - p->mesh.at[AXIS_PP]
-				      : p->mesh.at[AXIS_PP];
+	return checked->has_both_ends ? n_stages() - 1 - p->mesh.coord[AXIS_PP]
+				      : p->mesh.coord[AXIS_PP];
 }
 
 static bool has_unit(int stage, int unit)
@@ -45,7 +45,8 @@ static bool has_use(const struct fake_rank *p, const struct tensor *t, int use)
 {
 	if (use == 1)
 		return t->uses > 1 && last_stage(p) == n_stages() - 1;
-	return has_unit(p->mesh.at[AXIS_PP], t->unit) || has_unit(last_stage(p), t->unit);
+	return has_unit(p->mesh.coord[AXIS_PP], t->unit) ||
+	       has_unit(last_stage(p), t->unit);
 }
 
 /* Writes a leaf, or with `done` says that it is written. */
@@ -72,7 +73,7 @@ static void push_use(struct fake_rank *p, int unit, int use, int64_t micro)
 	struct tensor_part part = p->s->c.part;
 	for (int k = 0; k < 2 * chunks * part.local; k++) {
 		int v = part.first + k / 2 % part.local;
-		int chunk = p->mesh.at[AXIS_CP] * chunks + k / 2 / part.local;
+		int chunk = p->mesh.coord[AXIS_CP] * chunks + k / 2 / part.local;
 		for (const struct tensor *t = p->table; t < p->table + STORE_TENSORS; t++)
 			if (has_use(p, t, use) && store_used_with(p->s, t, v) == unit)
 				push(p, t, v, chunk, use, micro, k % 2);
@@ -124,8 +125,8 @@ static void backward_stage(struct fake_rank *p, int stage, int64_t micro)
 static void backward(struct fake_rank *p)
 {
 	const struct microbatches *m = &p->s->c.microbatches;
-	int rank = microbatches_rank(p->mesh.degree, p->mesh.at),
-	    at = p->mesh.at[AXIS_PP];
+	int rank = microbatches_rank(p->mesh.degree, p->mesh.coord),
+	    at = p->mesh.coord[AXIS_PP];
 	int64_t n = microbatches_count(m, rank);
 	for (int64_t i = 0; i <= n;
 		i++) { /* with ends that meet, the stages' micro-batches alternate */
@@ -182,7 +183,7 @@ static void check_gradients(struct fake_rank *p, int step)
 		if (p->file && is_offloaded(s, STORE_GRAD))
 			g = (const void *)(p->file->bytes +
 					   s->impl->offload.begin[STORE_GRAD] +
-					   4 * x->at);
+					   4 * x->pos);
 		check_part(p, x, g, step);
 	}
 }
@@ -279,7 +280,7 @@ static void open_peer(struct fake_rank *p)
 	for (int i = 0; i < STORE_TENSORS; i++)
 		used[i] = has_use(p, &p->table[i], 0) || has_use(p, &p->table[i], 1);
 	struct tensor_part part = {
-		STORE_VIRTUAL_TP, p->mesh.at[AXIS_TP] * here, here, used};
+		STORE_VIRTUAL_TP, p->mesh.coord[AXIS_TP] * here, here, used};
 	tensors_place(p->table, STORE_TENSORS, &part);
 	arena_init(&p->memory, "test", 1 << 18);
 	struct store_config sc = {.mesh = &p->mesh,

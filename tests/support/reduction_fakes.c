@@ -113,7 +113,7 @@ static int64_t vector_size(const struct sum_plan *p)
 	int64_t n = 0;
 	for (int k = 0; k < p->n_shards; k++)
 		for (int i = 0; i < p->shard[k].n_runs; i++)
-			n = max64(n, p->shard[k].run[i].at + p->shard[k].run[i].len);
+			n = max64(n, p->shard[k].run[i].pos + p->shard[k].run[i].len);
 	return n;
 }
 
@@ -122,7 +122,7 @@ static int64_t in_vector(const struct sum_shard *x, int64_t i)
 {
 	for (int k = 0; k < x->n_runs; k++) {
 		if (i < x->run[k].len)
-			return x->run[k].at + i;
+			return x->run[k].pos + i;
 		i -= x->run[k].len;
 	}
 	return -1;
@@ -350,7 +350,7 @@ static void write_back(struct sum *s)
 		write_back(m->after);
 	bool int64 = m->call.own && form_of(&m->call, s->me) == SUM_INT64;
 	if (int64 && p->n_shards == 1 && piece) /* it may be overwritten, see sum.h */
-		spoil((int64_t *)m->call.own + p->shard->run[0].at + first, 8 * piece);
+		spoil((int64_t *)m->call.own + p->shard->run[0].pos + first, 8 * piece);
 	if (m->kept)
 		memcpy(m->call.kept, m->kept, (size_t)piece * 8);
 	if (m->result)

@@ -108,8 +108,8 @@ static int check_waits(const struct schedule *s, struct err *e)
 	while (schedule_iter_next(&w, &rank, &i))
 		;
 	for (rank = 0; rank < s->ranks && !rc; rank++)
-		if (w.at[rank] < s->n[rank])
-			rc = wrong(e, rank, w.at[rank], &s->rank[rank][w.at[rank]],
+		if (w.next[rank] < s->n[rank])
+			rc = wrong(e, rank, w.next[rank], &s->rank[rank][w.next[rank]],
 				"waits for ever: deadlock");
 	schedule_iter_end(&w);
 	return rc;

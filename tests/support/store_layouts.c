@@ -47,7 +47,7 @@ int store_first_unit(int n, int at)
 
 bool store_has_use(const struct mesh *m, const struct tensor *t, int use)
 {
-	int n = m->degree[AXIS_PP], at = m->at[AXIS_PP];
+	int n = m->degree[AXIS_PP], at = m->coord[AXIS_PP];
 	if (use == 1)
 		return t->uses > 1 && at == n - 1;
 	return t->unit >= store_first_unit(n, at) &&

@@ -449,8 +449,8 @@ TEST(norms_of_two_runs)
 		if (some)
 			assert_string_equal(c.findings[0].text, "no known cause");
 		else
-			assert_non_null(strstr(
-				c.findings[0].text, "all norms, and nothing else"));
+			assert_non_null(
+				strstr(c.findings[0].text, "only norms are wrong"));
 		step_check_close(&c);
 		step_end(&s);
 	}
@@ -467,7 +467,7 @@ TEST(many_findings)
 		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
 			s.g.g[i][j] *= (float)(1 + i * 0.01);
 	step_train(&s);
-	step_expect(&s, &plain_check, "other findings: --json has all tensors");
+	step_expect(&s, &plain_check, "more findings; --json lists all tensors");
 	step_end(&s);
 }
 
@@ -526,8 +526,7 @@ TEST(wrong_scales)
 	step_begin(&s, LLAMA);
 	s.grad_norm = 0.7 * s.g.norm;
 	step_train(&s);
-	step_expect(
-		&s, &plain_check, "the norm that it was divided by is 0.7 of its own");
+	step_expect(&s, &plain_check, "it was divided by 0.7 of its norm");
 	step_end(&s);
 	/* not clipped at all */
 	step_begin(&s, LLAMA);
@@ -592,7 +591,7 @@ TEST(wrong_updates)
 	s.adam.lr = 1e-3;
 	int i = step_tensor(&s, "layers.0.feed_forward.w1.weight");
 	memcpy(s.of[1][MODEL][i], s.of[0][MODEL][i], 48 * 32 * sizeof(float));
-	step_expect(&s, &plain_check, "has a gradient, and did not change");
+	step_expect(&s, &plain_check, "has a gradient, but did not change");
 	step_end(&s);
 
 	step_begin(&s, LLAMA);
@@ -657,7 +656,7 @@ TEST(without_a_batch)
 		step_expect(&s, &plain_check, NULL);
 		keep_parameters(&s, w1);
 		step_expect(&s, &plain_check,
-			"w1.weight: has a gradient, and did not change");
+			"w1.weight: has a gradient, but did not change");
 		s.of[1][EXP_AVG_SQ][3][7] = INFINITY;
 		step_expect(&s, &plain_check, "not finite");
 		step_end(&s);
@@ -746,7 +745,7 @@ TEST(frozen_tensors)
 		s.freeze = &freeze;
 		if (!s.warm)
 			step_expect(&s, &o,
-				"w1.weight: is frozen (--freeze), and changed: weight decay alone");
+				"w1.weight: is frozen (--freeze), but changed: weight decay alone");
 		keep_parameters(&s, w1);
 		step_expect(&s, &o, NULL);
 		if (!s.no_batch)
@@ -760,9 +759,9 @@ TEST(frozen_tensors)
 		step_train(&s);
 		s.freeze = &freeze;
 		step_expect(&s, &plain_check,
-			"w1.weight: is frozen (--freeze), and has a gradient");
+			"w1.weight: is frozen (--freeze), but has a gradient");
 		step_expect(
-			&s, &plain_check, "w1.weight: is frozen (--freeze), and changed");
+			&s, &plain_check, "w1.weight: is frozen (--freeze), but changed");
 		step_end(&s);
 	}
 	strs_free(&freeze);

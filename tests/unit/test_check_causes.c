@@ -441,12 +441,12 @@ static const struct {
 	{LLAMA "tie = yes\n", tied_twice, "embedding and output layer: 2 1 times"},
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
 	{LLAMA, norms_of_two_sequences,
-		"sequences 3 4 of 4 do not count, in norms alone"},
-	{LLAMA, norms_of_many_parts, "all norms, and nothing else"},
+		"sequences 3 4 of 4 do not count, but only in norms"},
+	{LLAMA, norms_of_many_parts, "only norms are wrong"},
 	{LLAMA, ranks_apart,
 		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
 	{LLAMA, attention_apart,
-		"rank went on with its own part of attention: no all-reduce of its output"},
+		"rank continued with its own part of attention: no all-reduce of its output"},
 	{LLAMA, outputs_apart, "no all-reduce of the outputs of attention and FFN"},
 	{LLAMA, pairs_rotated, "in adjacent pairs"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
@@ -459,12 +459,13 @@ static const struct {
 	{GPT2, not_causal, "it is not causal"},
 	{LLAMA, at_border,
 		"as if the last token of a chunk saw the first one of the next"},
-	{LLAMA, chunk_by_chunk, "as if the chunks before were masked as the own one"},
+	{LLAMA, chunk_by_chunk,
+		"as if earlier chunks had the causal mask of the own chunk"},
 	{LLAMA, one_later, "as if attention saw the next token, too"},
-	{LLAMA, window_of_5, "a sliding window of 5 tokens, the own one included"},
-	{GPT2, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{LLAMA, window_of_5, "a sliding window of 5 tokens, including the query's own"},
+	{GPT2, window_of_5, "a sliding window of 5 tokens, including the query's own"},
 	{LLAMA "sliding-window = 6\n", window_of_5,
-		"a sliding window of 5 tokens, the own one included"},
+		"a sliding window of 5 tokens, including the query's own"},
 	{LLAMA "sliding-window = 6\nsliding-window-from = 1\n", no_window,
 		"as if attention had no sliding window"},
 	{LLAMA, scores_capped,
@@ -474,14 +475,15 @@ static const struct {
 	{GPT2, logits_multiplied, "as if logits were multiplied by 1.5\n"},
 	{LLAMA, second_half, "of the first half of each sequence did not count"},
 	{LLAMA, first_lost, "the first target of each sequence did not count"},
-	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
-	{LLAMA, no_residual, "no residual beside the FFN of layer 1"},
-	{GPT2, no_residual, "no residual beside the FFN of layer 1"},
-	{LLAMA, no_residuals, "no residual beside attention of all layers"},
-	{LLAMA, detached, "residual beside the FFN of layer 1 had no backward"},
+	{LLAMA, gate_exchanged, "activation were applied to w3 (up)"},
+	{LLAMA, no_residual, "no residual connection around the FFN of layer 1"},
+	{GPT2, no_residual, "no residual connection around the FFN of layer 1"},
+	{LLAMA, no_residuals, "no residual connection around attention of all layers"},
+	{LLAMA, detached, "residual connection around the FFN of layer 1 were detached"},
 	{LLAMA "tie = yes\n", detached,
-		"residual beside the FFN of layer 1 had no backward"},
-	{GPT2, detached_first, "residual beside attention of layer 0 had no backward"},
+		"residual connection around the FFN of layer 1 were detached"},
+	{GPT2, detached_first,
+		"residual connection around attention of layer 0 were detached"},
 	{LLAMA "layers = 3\n", layer_skipped, "as if layer 1 were left out"},
 	{LLAMA "layers = 3\n", layer_twice, "as if layer 0 were computed twice"},
 	{LLAMA, last_lost, "the last target of each sequence did not count"},
@@ -494,12 +496,12 @@ static const struct {
 	{LLAMA, slice_of_another,
 		"layers.1.attention.wo.weight (1): dim 0 in 2 slices: the gradients of "
 		"slices 0 0"},
-	{LLAMA, sequence_twice, "sequences 3 of 4 count 2 times, and the others once"},
+	{LLAMA, sequence_twice, "sequences 3 of 4 count 2 times, and all others once"},
 	{LLAMA, clipped_by_value,
 		"layers.0.feed_forward.w2.weight (1): as if each element were clipped"},
 	{LLAMA, clipped_alone, "(1): clipped by its own norm"},
-	{LLAMA, not_clipped, "(1): not clipped, and others are"},
-	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the numbers of the"},
+	{LLAMA, not_clipped, "(1): not clipped, unlike other tensors"},
+	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the values of the"},
 };
 
 TEST(wrong_gradients)
@@ -543,7 +545,7 @@ TEST(rings_cut_short)
 			NULL);
 		step_train(&s);
 		step_expect(&s, &o,
-			before == 1 ? "as if attention saw one chunk before only"
+			before == 1 ? "as if attention saw only one earlier chunk"
 				    : "the ring ends one early");
 		step_end(&s);
 	}
@@ -578,9 +580,9 @@ TEST(parameters_gathered_early)
 		s.adam.decay = 0;
 		step_train(&s);
 		step_expect(&s, &plain_check,
-			all ? "as if the parameters were of before the last update "
+			all ? "as if the parameters were as before the last update "
 			      "(learning rate 0.002)"
-			    : "as if slices 1 of 2 of all rows were of before the last "
+			    : "as if slices 1 of 2 of all rows were as before the last "
 			      "update (learning rate 0.002)");
 		step_end(&s);
 	}
@@ -639,7 +641,8 @@ TEST(noise_as_of_dropout)
 				(float)(0.3 * rms * test_normal(81 + (uint64_t)i, j));
 	}
 	step_train(&s);
-	step_expect(&s, &o, "more): dropout that is on, or a function that differs");
+	step_expect(
+		&s, &o, "more): is dropout on, or does the function differ slightly?");
 	step_end(&s);
 }
 
@@ -667,8 +670,8 @@ static void other_batch(struct step *s, char *text, size_t room)
 	for (int t = 0; t < VOCAB; t++)
 		differ += in[t] == 1 || in[t] == 2;
 	snprintf(text, room,
-		"micro-batches? %d tokens are in it and have no gradient in the embedding, or "
-		"the other way round\n",
+		"micro-batches? %d tokens are in the batch without a gradient in the embedding, "
+		"or the reverse\n",
 		differ);
 	gradients_free(&s->g);
 	reference_float64(&s->w, &other, &(struct variant){.sequence = -1}, &s->g);
@@ -683,7 +686,7 @@ TEST(unknown_findings)
 		int from;
 		const char *text;
 	} of[] = {{LLAMA, 1, "no known cause: the output layer's gradient is right"},
-		{LLAMA, 3, "and of no others, so the batch belongs to this step"},
+		{LLAMA, 3, "so the batch belongs to this step"},
 		{LLAMA "tie = yes\n", 3,
 			"of this step, of all ranks and micro-batches?\nverdict"},
 		{LLAMA, -1, NULL}};
@@ -736,7 +739,7 @@ TEST(moments_of_others)
 			s.of[1][EXP_AVG][b][at] += 0.9f * (m[j] - n[at]);
 		}
 		snprintf(text, sizeof(text),
-			"%s (1): its moments of the step before were the moments of %s",
+			"%s (1): its moments before the step were the moments of %s",
 			of[k][0], of[k][1]);
 		step_expect(&s, &plain_check, text);
 		step_end(&s);

@@ -179,7 +179,7 @@ TEST(signs)
 		struct tensor_check x = {.cause = -1};
 		x.gradient = (struct distance){
 			rows[i].value, 1e-5, rows[i].tested, rows[i].wrong};
-		const struct map_mark m = map_mark(&c, &x, TEST_GRADIENT);
+		const struct map_mark m = mark_of_cell(&c, &x, TEST_GRADIENT);
 		assert_string_equal(m.sign, rows[i].sign);
 		assert_int_equal(m.step, rows[i].step);
 		assert_int_equal(m.beyond, rows[i].wrong);
@@ -188,16 +188,16 @@ TEST(signs)
 	 * has no sign */
 	struct tensor_check *x = find(&c, "layers.0.attention.wq.weight");
 	add_finding(&c, FINDING_NOTE, x, "weight decay 0 instead of 0.1");
-	assert_false(map_mark(&c, x, TEST_UPDATE).beyond);
-	add_finding(&c, FINDING_UPDATE, x, "has a gradient, and did not change");
-	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "×");
-	assert_false(map_mark(&c, x, TEST_GRADIENT).beyond);
-	assert_false(map_mark(&c, x, TEST_MOMENTS).beyond);
+	assert_false(mark_of_cell(&c, x, TEST_UPDATE).beyond);
+	add_finding(&c, FINDING_UPDATE, x, "has a gradient, but did not change");
+	assert_string_equal(mark_of_cell(&c, x, TEST_UPDATE).sign, "×");
+	assert_false(mark_of_cell(&c, x, TEST_GRADIENT).beyond);
+	assert_false(mark_of_cell(&c, x, TEST_MOMENTS).beyond);
 	x->nonfinite = true;
-	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "!");
+	assert_string_equal(mark_of_cell(&c, x, TEST_UPDATE).sign, "!");
 	/* a finding about the gradient is not about the update */
 	wrong(&c, "norm.weight", 3, "transposed");
-	assert_false(map_mark(&c, find(&c, "norm.weight"), TEST_UPDATE).beyond);
+	assert_false(mark_of_cell(&c, find(&c, "norm.weight"), TEST_UPDATE).beyond);
 	end(&c);
 }
 
@@ -261,9 +261,9 @@ TEST(no_grid)
 		snprintf(name, sizeof(name), "layers.%d.tensor%d", i, i);
 		add_tensor(&c, name, 0.5);
 	}
-	map_init(&r, &c, &(struct strs){0});
+	report_maps_init(&r, &c, &(struct strs){0});
 	assert_int_equal(r.n_layers, 0);
 	assert_int_equal(r.n_rows, c.n);
-	map_free(&r);
+	report_maps_release(&r);
 	end(&c);
 }

@@ -109,7 +109,7 @@ static const struct {
 } bugs[] = {
 	{LLAMA, three_rows_doubled, W1 " (1): rows "},
 	{LLAMA, three_rows_doubled, " of 48, from 0: 2 times\n"},
-	{LLAMA, eight_rows_spoiled, " and 2 more of 48, from 0: the others are right\n"},
+	{LLAMA, eight_rows_spoiled, " and 2 more of 48, from 0: all others are right\n"},
 	{LLAMA, column_lost, W1 " (1): column 7 of 32, from 0: no gradient\n"},
 	{LLAMA, element_flipped, W1 " (1): element [3][5] of 1536, from 0: -1 times\n"},
 	{LLAMA, element_of_norm,
@@ -151,7 +151,7 @@ TEST(few_rounded_to_bf16)
 	step_train(&s);
 	step_expect(&s, &plain_check,
 		W1
-		" (1): by up to 0.002, as far as rounding to bf16: are these gradients");
+		" (1): off by up to 0.002, like rounding to bf16: are these gradients");
 	step_end(&s);
 }
 
@@ -186,7 +186,7 @@ TEST(norms_without_ranks)
 		step_train(&s);
 		step_expect(&s, &o,
 			lack ? "(5): no known cause"
-			     : "(5): all norms, and nothing else, by up to 0.00");
+			     : "(5): only norms are wrong, by up to 0.00");
 		step_end(&s);
 	}
 }

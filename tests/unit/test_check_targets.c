@@ -172,11 +172,11 @@ static const struct {
 	{GPT2, false, first_of_chunks,
 		"as if the first 2 targets of each chunk of 8 positions did not count\n"},
 	{LLAMA, false, some_positions,
-		"the targets at these positions did not count (the first is 0): 3 10\n"},
-	{LLAMA, false, label_ignored, "as if targets that are token "},
-	{LLAMA, true, label_ignored, "as if targets that are token "},
+		"the targets at these positions did not count (counted from 0): 3 10\n"},
+	{LLAMA, false, label_ignored, "as if targets with token "},
+	{LLAMA, true, label_ignored, "as if targets with token "},
 	{LLAMA, false, rare_labels,
-		"weight of a target were 1 / n, where n targets are its"},
+		"weight of a target were 1 / n, where n is the number"},
 	{LLAMA, true, means_of_chunks,
 		"as if the loss were the mean of the means of 4 chunks of the positions\n"},
 	{GPT2, true, means_in_sequences,
@@ -232,8 +232,7 @@ TEST(masked_are_zero)
 		free(s.batch.targets);
 		s.batch.targets = right.targets;
 		step_train(&s);
-		step_expect(&s, &plain_check,
-			"as if the targets that do not count were token 0");
+		step_expect(&s, &plain_check, "as if masked targets were token 0");
 		step_end(&s);
 	}
 }
@@ -307,8 +306,7 @@ TEST(weights_of_tokens)
 			add_noise(&s);
 		o.precision = bf16 ? RUN_BF16 : RUN_FP32;
 		step_train(&s);
-		snprintf(text, sizeof(text),
-			"counted by their tokens: token %d 2 times\n",
+		snprintf(text, sizeof(text), "depended on its token: token %d 2 times\n",
 			common_label(&(struct plant){.s = &s}));
 		step_expect(&s, &o, text);
 		step_end(&s);

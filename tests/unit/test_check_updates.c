@@ -85,7 +85,7 @@ TEST(missing_updates)
 		move_all(&s, 1, 0, 1);
 		s.adam.lr = k & 1 ? 1e-3 : -1;
 		step_expect(&s, &plain_check,
-			"update: missing: the parameters only became smaller, by 0.0001 of "
+			"update: missing: the parameters only shrank, by 0.0001 of "
 			"themselves");
 		step_end(&s);
 	}
@@ -101,9 +101,9 @@ TEST(half_of_updates)
 		move_all(&s, 2, 0, decay);
 		s.adam.lr = -1;
 		step_expect(&s, &plain_check,
-			decay ? "tok_embeddings.weight and 10 more: has a gradient, and no "
-				"update: it did not change, or by weight decay alone\n"
-			      : "tok_embeddings.weight and 10 more: has a gradient, and did "
+			decay ? "tok_embeddings.weight and 10 more: has a gradient, but no "
+				"update: at most weight decay changed it\n"
+			      : "tok_embeddings.weight and 10 more: has a gradient, but did "
 				"not change\n");
 		step_end(&s);
 	}

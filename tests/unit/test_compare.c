@@ -33,7 +33,7 @@ static enum verdict verdict_of(
 	const char *control, const char *test, const struct compare_opts *o)
 {
 	struct run_diff d = diff_of(control, test, o);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	return d.verdict;
 }
 
@@ -48,7 +48,7 @@ TEST(same_bits)
 	assert_int_equal(c->verdict, VERDICT_IDENTICAL);
 	assert_int_equal(d.curve[COL_VAL_LOSS].verdict, VERDICT_NOTHING);
 	assert_false(d.arithmetic_differs);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 /* Times may differ, tokens and learning rates are no results: only curves count. */
@@ -69,7 +69,7 @@ TEST(only_curves_count)
 		struct run_diff d = diff_of(a, b, &exact);
 		assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 		assert_int_equal(d.curve[curves[i]].n_differ, 1);
-		run_diff_free(&d);
+		run_diff_release(&d);
 	}
 }
 
@@ -92,7 +92,7 @@ TEST(where_and_how_much)
 	/* half of the 2^23 floats of [2, 4) */
 	assert_int_equal(c->largest.ulp, 1 << 22);
 	assert_true(c->max_ulp.at == 8);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 TEST(units_of_the_last_place)
@@ -143,7 +143,7 @@ TEST(not_a_number)
 	/* from which nothing has a distance */
 	assert_null(strstr(text.s, "1, nan (|"));
 	str_free(&text);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 TEST(infinite)
@@ -198,7 +198,7 @@ TEST(tolerance)
 		diff_of(ABC, "step=1 loss=3.1\nstep=2 loss=2\nstep=3 loss=2\n", &o);
 	assert_true(d.curve[COL_LOSS].n_differ == 2 && d.curve[COL_LOSS].n_beyond == 1);
 	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	/* zeros of two signs are equal values, but not equal bits */
 	assert_int_equal(verdict_of("step=1 loss=0\n", "step=1 loss=-0\n", &exact),
 		VERDICT_WITHIN);
@@ -217,7 +217,7 @@ TEST(by_tokens)
 	assert_int_equal(d.verdict, VERDICT_IDENTICAL);
 	assert_true(c->n_common == 1 && c->only_control == 2 && c->only_test == 1);
 	assert_true(c->first_only == 10);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	/* rows without tokens cannot be matched by them */
 	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=1\n", &common),
 		VERDICT_NOTHING);
@@ -233,12 +233,12 @@ TEST(missing_rows)
 	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	assert_true(c->n_common == 2 && c->n_differ == 0);
 	assert_true(c->only_control == 1 && c->only_test == 0 && c->first_only == 2);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	d = diff_of(less, ABC "step=4 loss=0\n", &exact);
 	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	assert_true(
 		d.curve[COL_LOSS].only_test == 2 && d.curve[COL_LOSS].only_control == 0);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	assert_int_equal(verdict_of(ABC, less, &common), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(less, ABC, &common), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(ABC, "step=3 loss=9\n", &common), VERDICT_DIFFERENT);
@@ -293,24 +293,24 @@ TEST(other_arithmetic)
 	assert_true(d.arithmetic_differs);
 	assert_string_equal(d.arithmetic.s, "lr: 0.1, 0.2\nold: x, -\nnew: -, y\n");
 	assert_true(says(&d, "different arithmetic"));
-	run_diff_free(&d);
+	run_diff_release(&d);
 	/* of another version */
 	d = diff_of("# meta arithmetic = 0x1\n# arith old = \"x\\n\"\n" ABC,
 		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
 	assert_true(d.arithmetic_differs && says(&d, "different arithmetic"));
-	run_diff_free(&d);
+	run_diff_release(&d);
 	d = diff_of("# meta arithmetic = 0x1\n# arith old = x\n" ABC,
 		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
 	assert_true(d.arithmetic_differs && says(&d, "as it is from another version"));
 	assert_false(says(&d, "different arithmetic"));
-	run_diff_free(&d);
+	run_diff_release(&d);
 	d = diff_of(
 		"# meta arithmetic = 0x1\n" ABC, "# meta arithmetic = 0x1\n" ABC, &exact);
 	assert_false(d.arithmetic_differs);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	d = diff_of(ABC, "# meta arithmetic = 0x1\n" ABC, &exact); /* not known */
 	assert_false(d.arithmetic_differs);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 /* Of arithmetic that is no config, or longer than any, nothing is said; and nothing is kept:
@@ -323,14 +323,14 @@ TEST(damaged_arithmetic)
 		&exact);
 	assert_true(d.arithmetic_differs);
 	assert_int_equal(d.arithmetic.len, 0);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	str_puts(&lines, "# meta arithmetic = 0x1\n" ABC);
 	for (int i = 0; i < 50000; i++)
 		str_puts(&lines, "# arith a = 1\n");
 	d = diff_of("# meta arithmetic = 0x2\n# arith a = 1\n" ABC, lines.s, &exact);
 	assert_true(d.arithmetic_differs);
 	assert_int_equal(d.arithmetic.len, 0);
-	run_diff_free(&d);
+	run_diff_release(&d);
 	str_free(&lines);
 }
 
@@ -368,12 +368,12 @@ TEST(what_people_read)
 		const struct runs runs = {logs, 2, 1};
 		const struct outcome_opts o = {.exact = *some[i].o, .column = "loss"};
 		struct outcomes all;
-		outcomes_make(&runs, &o, &all);
+		outcomes_init(&runs, &o, &all);
 		outcome_print(&all.v[0], &o, &text);
 		if (!strstr(text.s, some[i].says))
 			fail_msg("%s", text.s);
 		str_free(&text);
-		outcomes_free(&all);
+		outcomes_release(&all);
 		run_log_free(&logs[0]);
 		run_log_free(&logs[1]);
 	}
@@ -388,11 +388,11 @@ TEST(side_by_side)
 		log_of("step=1 tokens=5\nstep=2 tokens=10 loss=2\nstep=3 tokens=15 "
 		       "loss=-0\n"),
 		log_of("")};
-	curve_table(logs, 3, "loss", AXIS_STEPS, &out);
+	curve_print_table(logs, 3, "loss", AXIS_STEPS, &out);
 	assert_string_equal(out.s, "# step\ta log\ta log\ta log\n"
 				   "1\t3\t-\t-\n2\t-\t2\t-\n3\t0.1\t-0\t-\n");
 	str_clear(&out);
-	curve_table(logs, 2, "loss", AXIS_TOKENS, &out);
+	curve_print_table(logs, 2, "loss", AXIS_TOKENS, &out);
 	assert_string_equal(out.s, "# tokens\ta log\ta log\n"
 				   "5\t3\t-\n10\t-\t2\n15\t0.1\t-0\n");
 	str_free(&out);

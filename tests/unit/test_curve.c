@@ -150,7 +150,7 @@ static int points_of(const struct run_log *logs, int n, const char *column,
 {
 	struct series_list l = {.logs = logs, .n_runs = n};
 	const struct curve_series s = {0, n, true, NULL};
-	return series_points(&l, &s, column, axis, p, n_points, e);
+	return series_get_points(&l, &s, column, axis, p, n_points, e);
 }
 
 /* The time and the bytes of a row are the means of the steps since the previous one. */
@@ -228,7 +228,7 @@ static void check_names(const char *const *paths, const char *const *names, int 
 	series_list_init(&l, logs, n, &(struct series_opts){1});
 	for (int i = 0; i < n; i++)
 		assert_string_equal(l.names[i], names[i]);
-	series_list_free(&l);
+	series_list_release(&l);
 }
 
 #define NAMES(...) ((const char *const[]){__VA_ARGS__})
@@ -296,11 +296,11 @@ TEST(columns_of_other_programs)
 	run_log_set(&l, 1, run_log_column(&l, "reward"), 0.125);
 	assert_int_equal(points_of(&l, 1, "reward", AXIS_STEPS, &p, &n, &e), 0);
 	assert_true(n == 1 && p[0].x == 2 && p[0].y == 0.125);
-	curve_columns(&l, 1, &names);
+	curve_list_columns(&l, 1, &names);
 	assert_true(names.n == 2 && !strcmp(names.v[0], "loss") &&
 		    !strcmp(names.v[1], "reward"));
 	struct str out = {0};
-	curve_table(&l, 1, "reward", AXIS_STEPS, &out);
+	curve_print_table(&l, 1, "reward", AXIS_STEPS, &out);
 	assert_string_equal(out.s, "# step\ta log\n2\t0.125\n");
 	str_free(&out);
 	strs_free(&names);
@@ -396,7 +396,7 @@ TEST(speed_of_few_rows)
 	run_log_free(&whole);
 	struct run_log l = log_of("step=1 loss=3 tps=nan\nstep=2 loss=2 tps=inf\n");
 	struct speed_diff none[MAX_SPEEDS];
-	assert_true(isnan(speed_of(&l, 1, COL_TPS).value));
+	assert_true(isnan(measure_speed(&l, 1, COL_TPS).value));
 	assert_int_equal(speed_compare(&l, 1, &l, 1, none), 0);
 	run_log_free(&l);
 }

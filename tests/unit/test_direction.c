@@ -64,7 +64,7 @@ static void check_pair(const struct curve *test, int column, int sense, enum ver
 	if (r.verdict != v || r.direction != direction || !strstr(r.reason.s, says))
 		fail_msg("%s: %s", verdict_names[r.verdict], r.reason.s);
 	assert_true(r.shown == (v >= VERDICT_BETTER && v != VERDICT_UNDECIDED));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 TEST(better_and_worse)
@@ -118,7 +118,7 @@ TEST(controls_that_rise_too)
 	judge_pair(&control, &test, COL_LOSS, 0, &r);
 	if (r.verdict != VERDICT_WORSE)
 		fail_msg("%s: %s", verdict_names[r.verdict], r.reason.s);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* ---- not worse ----------------------------------------------------------------------- */
@@ -141,7 +141,7 @@ static enum verdict judge_sets(uint64_t seed, double worse, int n)
 	judge(p, n, p + n, n, &o, &r);
 	for (int i = 0; i < 2 * n; i++)
 		run_log_free(&logs[i]);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	return r.verdict;
 }
 
@@ -200,7 +200,7 @@ static void judge_columns(double loss, double val_loss, struct outcomes *all)
 	const struct runs runs = {logs, 2, 1};
 	const struct outcome_opts o = {
 		.exact = {.by = COL_STEP}, .column = "loss", .validation = true};
-	outcomes_make(&runs, &o, all);
+	outcomes_init(&runs, &o, all);
 	run_log_free(&logs[0]);
 	run_log_free(&logs[1]);
 }
@@ -224,7 +224,7 @@ TEST(columns_that_disagree)
 		judge_columns(some[i].loss, some[i].val_loss, &all);
 		if (all.worst != some[i].v || !strstr(all.v[0].reason.s, some[i].says))
 			fail_msg("%s: %s", verdict_names[all.worst], all.v[0].reason.s);
-		outcomes_free(&all);
+		outcomes_release(&all);
 	}
 }
 
@@ -245,7 +245,7 @@ static enum verdict judge_short(
 		fail_msg("%s: %s", verdict_names[r.verdict], r.reason.s);
 	run_log_free(&logs[0]);
 	run_log_free(&logs[1]);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	return r.verdict;
 }
 

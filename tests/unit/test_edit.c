@@ -77,17 +77,17 @@ TEST(detector_is_its_model)
 		int n = s % 100 ? 30 : MOST;
 		double level = 1;
 		struct detector d;
-		detector_open(&d, &c);
+		detector_init(&d, &c);
 		h.n = 0;
 		for (int i = 0; i < n; i++) {
 			double x = next_norm(7, s, i, &level);
 			bool out = model_outlier(&h, &c, x);
-			assert_int_equal(detector_outlier(&d, &c, x), out);
+			assert_int_equal(detector_test_and_add(&d, &c, x), out);
 			outliers += out && isfinite(x);
 			judged += h.n > c.warmup;
 		}
 		assert_int_equal(d.count, h.n);
-		detector_close(&d);
+		detector_release(&d);
 	}
 	assert_true(outliers > judged / 100 && outliers < judged / 2);
 	printf("# figure: %d sequences of norms, %lld of %lld that could be are "
@@ -100,21 +100,21 @@ TEST(detector_is_known)
 {
 	const struct outlier_config c = {0.02, 3, 10};
 	struct detector d;
-	detector_open(&d, &c);
+	detector_init(&d, &c);
 	for (int i = 0; i < 10; i++)
-		assert_false(detector_outlier(&d, &c, 1));
+		assert_false(detector_test_and_add(&d, &c, 1));
 	double mean = 1 - pow(0.98, 10), limit = mean + 3 * sqrt(d.m2);
 	assert_true(fabs(d.mean - mean) < 1e-12);
 	assert_true(fabs(limit - 1.331) < 0.001);
 	struct detector before = d;
-	assert_true(detector_outlier(&d, &c, limit * 1.0001));
-	assert_true(detector_outlier(&d, &c, (double)NAN));
-	assert_true(detector_outlier(&d, &c, (double)INFINITY));
+	assert_true(detector_test_and_add(&d, &c, limit * 1.0001));
+	assert_true(detector_test_and_add(&d, &c, (double)NAN));
+	assert_true(detector_test_and_add(&d, &c, (double)INFINITY));
 	assert_true(
 		d.mean == before.mean && d.m2 == before.m2 && d.count == before.count);
-	assert_false(detector_outlier(&d, &c, limit * 0.9999));
-	assert_false(detector_outlier(&d, &c, 0)); /* small ones are none */
-	detector_close(&d);
+	assert_false(detector_test_and_add(&d, &c, limit * 0.9999));
+	assert_false(detector_test_and_add(&d, &c, 0)); /* small ones are none */
+	detector_release(&d);
 }
 
 /* An outlier that is added changes the statistics as any other norm does. */
@@ -122,20 +122,20 @@ TEST(outliers_are_added)
 {
 	const struct outlier_config c = {0.02, 3, 10}, any = {0.02, 1e9, 10};
 	struct detector d, other;
-	detector_open(&d, &c);
-	detector_open(&other, &any);
+	detector_init(&d, &c);
+	detector_init(&other, &any);
 	for (int i = 0; i < 30; i++) {
 		double x = i < 10 ? 1 : 5;
-		assert_false(detector_outlier(&other, &any, x));
-		if (detector_outlier(&d, &c, x))
+		assert_false(detector_test_and_add(&other, &any, x));
+		if (detector_test_and_add(&d, &c, x))
 			detector_add(&d, &c, x);
 		assert_true(i != 10 || d.count == 11);
 	}
 	assert_true(d.mean == other.mean && d.m2 == other.m2 && d.count == other.count);
 	assert_memory_equal(d.z, other.z, 10 * sizeof(*d.z));
-	assert_false(detector_outlier(&d, &c, 5));
-	detector_close(&d);
-	detector_close(&other);
+	assert_false(detector_test_and_add(&d, &c, 5));
+	detector_release(&d);
+	detector_release(&other);
 }
 
 /* ---- weights --------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ static void make_parts(struct tensor *t, struct part *p)
 			.row = i,
 			.rows = some[i].rows,
 			.cols = cols,
-			.at = at};
+			.pos = at};
 		at += some[i].rows * cols;
 	}
 	assert_int_equal(at, N_FLOATS);
@@ -252,7 +252,7 @@ static uint64_t hash_of_parts(const struct wire *w, const float *v)
 	for (int64_t i = 0; i < w->n_parts; i++) {
 		const struct part *p = &w->part[i];
 		hash = hash_bytes(
-			v + p->at, (size_t)(p->rows * p->cols) * sizeof(*v), hash);
+			v + p->pos, (size_t)(p->rows * p->cols) * sizeof(*v), hash);
 	}
 	return hash;
 }
@@ -276,8 +276,9 @@ TEST(wires_cut_anywhere)
 					v[i] = (float)(test_uniform(5, i) - 0.5);
 				for (int i = 0; i < N_PARTS && !random; i++)
 					if (t[i].ndim > 1)
-						wire_round(&w, mat(v + p[i].at, p[i].rows,
-								       p[i].cols));
+						wire_round(
+							&w, mat(v + p[i].pos, p[i].rows,
+								    p[i].cols));
 				rounded = hash_of_parts(&w, v);
 				travel(&w, v, steps[s], random);
 				want = s ? want : hash_of_parts(&w, v);

@@ -104,7 +104,7 @@ static float *gradient(struct trainer *t)
 	for (int64_t i = 0; i < t->store->n_updated; i++) {
 		const struct part *x = &t->store->updated[i];
 		size_t n_bytes = (size_t)(x->rows * x->cols) * sizeof(*all);
-		device_get(&t->d, all + x->at, x->g, n_bytes);
+		device_get(&t->d, all + x->pos, x->g, n_bytes);
 	}
 	return all;
 }
@@ -134,8 +134,8 @@ static double gradients_apart(
 	for (int64_t i = 0; i < s->n_updated; i++) {
 		const struct part *x = &s->updated[i];
 		int64_t n = x->rows * x->cols;
-		double d = distance(got + x->at, want + x->at, n) /
-			   (length(want + x->at, n) + least);
+		double d = distance(got + x->pos, want + x->pos, n) /
+			   (length(want + x->pos, n) + least);
 		if (!(d <= worst)) { /* NaN too */
 			worst = d;
 			*worst_of = x->t->name;

@@ -64,7 +64,7 @@ TEST(replicas_in_few_digits)
 		}
 		judge_logs(logs, 4, COL_LOSS, &r);
 		n_shown += r.shown;
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 	assert_in_range(n_shown, 0, 1);
 }
@@ -98,7 +98,7 @@ TEST(evaluations_of_other_seeds)
 			assert_int_equal(r.verdict, VERDICT_WORSE);
 		else
 			n_shown += r.shown;
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 	assert_in_range(n_shown, 0, 2);
 }

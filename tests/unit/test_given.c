@@ -141,7 +141,7 @@ TEST(wrong_gradients)
 		expect(&s, &plain_check,
 			&(struct want){{right, wrong}, .clip = -1,
 				.finding =
-					"differ from the files before it in 1 tensor:"});
+					"differ from the preceding files in 1 tensor:"});
 		/* the moments are from the right one */
 		expect(&s, &plain_check,
 			&(struct want){
@@ -195,7 +195,7 @@ TEST(scales_of_gradients)
 	step_train(&plain);
 	expect(&plain, &o,
 		&(struct want){{scaled}, true, .clip = 0,
-			.text = "the run divided out a loss scale after it saved them"});
+			.text = "the run removed a loss scale after it saved the gradients"});
 	step_end(&plain);
 	const char *sum = grads_file(&s, 4, NULL);
 	o.dp = 4;

@@ -126,26 +126,26 @@ TEST(test_hostile_config)
 	struct str out = {0};
 	struct err e = {0};
 	str_puts(&l.config, config);
-	assert_int_equal(replay_config(&r, &out, &e), 0);
+	assert_int_equal(replay_append_config(&r, &out, &e), 0);
 	assert_string_equal(out.s,
 		"layers = 2\ndropout = 0.1\ngarble = 0:1:1\ndata = a b.h5\ntp = 2\n"
 		"offload-to = /folder\ninit-from = first.h5\n");
 	str_clear(&out);
 	r.from = "a checkpoint";
-	assert_int_equal(replay_config(&r, &out, &e), 0);
+	assert_int_equal(replay_append_config(&r, &out, &e), 0);
 	assert_null(strstr(out.s, "init-from"));
 	/* what is not a file is not opened, since it might be waited for */
 	for (int i = 0; i < 2; i++) {
 		r.from = NULL;
 		e = (struct err){0};
 		l.info.invocation = i ? "init-from = /dev/zero\n" : "data = /dev/zero\n";
-		assert_int_equal(replay_config(&r, &out, &e), -1);
+		assert_int_equal(replay_append_config(&r, &out, &e), -1);
 		assert_int_equal(e.code, EX_DATAERR);
 		assert_non_null(strstr(e.msg, "'/dev/zero' is not a file"));
 	}
 	/* a text that is no config is refused */
 	str_puts(&l.config, "x\n");
-	assert_int_equal(replay_config(&r, &out, &e), -1);
+	assert_int_equal(replay_append_config(&r, &out, &e), -1);
 	str_free(&l.config);
 	str_free(&out);
 }

@@ -12,11 +12,11 @@ static struct err e;
 static struct run_log read_by(const char *formats, const char *log)
 {
 	struct run_log l = {0};
-	struct log_how how = {.format = test_file("my.format", formats)};
+	struct log_options how = {.format = test_file("my.format", formats)};
 	const char *path = test_file("log", log);
-	if (log_how_open(&how, &e) || log_read(&l, path, &how, &e))
+	if (log_options_load(&how, &e) || log_read(&l, path, &how, &e))
 		fail_msg("%s", e.msg);
-	log_how_close(&how);
+	log_options_release(&how);
 	return l;
 }
 
@@ -100,25 +100,25 @@ TEST(formats_of_a_file)
 	l = read_by("format c\ntrain 'step='\n'loss=' val_loss\n", "step=1 loss=2.5\n");
 	assert_value(&l, &(struct want){1, "val_loss", 2.5});
 	run_log_free(&l);
-	struct log_how how = {.format = test_file("my.format", two)};
-	assert_int_equal(log_how_open(&how, &e), 0);
+	struct log_options how = {.format = test_file("my.format", two)};
+	assert_int_equal(log_options_load(&how, &e), 0);
 	assert_int_equal(
 		log_read(&l, test_file("log", "step,loss\n1,2\n2,3\n"), &how, &e), -1);
-	assert_non_null(strstr(e.msg, "log: no line is in a format of "));
-	log_how_close(&how);
+	assert_non_null(strstr(e.msg, "log: no line matches a format of "));
+	log_options_release(&how);
 }
 
 /* A format of the same name replaces a built-in one; names come before the built-in ones. */
 TEST(shared_formats)
 {
 	struct run_log l;
-	struct log_how how = {.format = NULL};
+	struct log_options how = {.format = NULL};
 	assert_int_equal(file_make_directory(test_path("share/logs"), &e), 0);
 	test_file("share/logs/a.format",
 		"column val_loss 'train/loss'\nformat nanogpt\ntrain 'round '\n'loss ' loss\n");
 	test_file("share/logs/b.format.off", "wrong\n");
 	setenv("PT_SHARE", test_path("share"), 1);
-	assert_int_equal(log_how_open(&how, &e), 0);
+	assert_int_equal(log_options_load(&how, &e), 0);
 	assert_int_equal(log_read(&l, test_file("log", "round 1 loss 2\n"), &how, &e), 0);
 	assert_string_equal(l.info.format, "nanogpt");
 	run_log_free(&l);
@@ -128,58 +128,60 @@ TEST(shared_formats)
 		log_read(&l, test_file("log", "step,train/loss\n1,2\n"), &how, &e), 0);
 	assert_value(&l, &(struct want){1, "val_loss", 2});
 	run_log_free(&l);
-	log_how_close(&how);
+	log_options_release(&how);
 	test_file("share/logs/b.format", "wrong\n");
-	assert_int_equal(log_how_open(&how, &e), -1);
+	assert_int_equal(log_options_load(&how, &e), -1);
 	assert_non_null(
 		strstr(e.msg, "logs/b.format: line 1: 'wrong' is none of format, "));
-	log_how_close(&how);
+	log_options_release(&how);
 	unsetenv("PT_SHARE");
 }
 
 static void assert_refused(const char *text, const char *why)
 {
-	struct log_how how = {.format = test_file("my.format", text)};
-	if (!log_how_open(&how, &e) || e.code != EX_DATAERR || !strstr(e.msg, why))
+	struct log_options how = {.format = test_file("my.format", text)};
+	if (!log_options_load(&how, &e) || e.code != EX_DATAERR || !strstr(e.msg, why))
 		fail_msg("%.60s: %s", text, e.msg);
-	log_how_close(&how);
+	log_options_release(&how);
 }
 
 TEST(what_is_no_format)
 {
 	static const char *const rows[][2] = {
-		{"", "no format in this file"},
-		{"# nothing\n", "no format in this file"},
-		{"column loss 'x'\n", "no format in this file"},
+		{"", "the file has no format"},
+		{"# nothing\n", "the file has no format"},
+		{"column loss 'x'\n", "the file has no format"},
 		{"form lab\n", "my.format: line 1: 'form' is none of format, about, "},
 		{"\n\nformat Lab\n",
-			"line 3: the form is format NAME, of a-z, 0-9 and -"},
-		{"format\n", "line 1: the form is format NAME"},
-		{"format a b\n", "line 1: the form is format NAME"},
+			"line 3: the syntax is: format NAME, of a-z, 0-9 and -"},
+		{"format\n", "line 1: the syntax is: format NAME"},
+		{"format a b\n", "line 1: the syntax is: format NAME"},
 		{"format csv\n", "line 1: 'csv': this format cannot be replaced"},
 		{"format auto\n", "line 1: 'auto': this format cannot be replaced"},
-		{"train 'x'\n", "line 1: 'train': there is no format line above it"},
-		{"'x' loss\n", "line 1: 'x': there is no format line above it"},
+		{"train 'x'\n", "line 1: 'train': no format line comes before"},
+		{"'x' loss\n", "line 1: 'x': no format line comes before"},
 		{"format a\n'x' loss\n",
-			"line 2: 'x': there is no train or eval line above it"},
+			"line 2: 'x': no train or eval line comes before"},
 		{"format a\ntrain 'x' pairs '='\n'x' loss\n",
-			"'x': a line with pairs has no other numbers"},
-		{"format a\ntrain 'x'\n", "'a': the format ends without a number"},
+			"'x': a line with pairs cannot have other numbers"},
+		{"format a\ntrain 'x'\n",
+			"'a': the format does not specify which numbers"},
 		{"format a\ntrain 'x'\nformat b\n",
-			"'a': the format ends without a number"},
-		{"format a\nformat a\n", "'a': the format ends without a number"},
-		{"format a\ntrain x\n", "line 2: the form is train \"TEXT\" [needs"},
-		{"format a\ntrain 'x' needs\n", "line 2: the form is train"},
-		{"format a\neval 'x' pairs\n", "line 2: the form is eval"},
-		{"format a\neval 'x' pairs '=='\n", "line 2: the form is eval"},
-		{"format a\neval 'x' pairs '=' '||'\n", "line 2: the form is eval"},
-		{"format a\neval 'x' suffix\n", "line 2: the form is eval"},
-		{"format a\neval 'x' 'y'\n", "line 2: the form is eval"},
-		{"format a\neval 'x' epoch\n", "line 2: the form is eval"},
-		{"format a\neval 'x' last pairs '='\n", "line 2: the form is eval"},
-		{"format a\neval 'x' named pairs '='\n", "line 2: the form is eval"},
+			"'a': the format does not specify which numbers"},
+		{"format a\nformat a\n",
+			"'a': the format does not specify which numbers"},
+		{"format a\ntrain x\n", "line 2: the syntax is: train \"TEXT\" [needs"},
+		{"format a\ntrain 'x' needs\n", "line 2: the syntax is: train"},
+		{"format a\neval 'x' pairs\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' pairs '=='\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' pairs '=' '||'\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' suffix\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' 'y'\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' epoch\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' last pairs '='\n", "line 2: the syntax is: eval"},
+		{"format a\neval 'x' named pairs '='\n", "line 2: the syntax is: eval"},
 		{"format a\ntrain \"x\n", "line 2: 'x': the text has no closing quote"},
-		{"format a\ntrain ''\n", "line 2: '': a text has 1 to 255 bytes"},
+		{"format a\ntrain ''\n", "line 2: '': a text must have 1 to 255 bytes"},
 		{"format a\ntrain 'x'\n'y' loss mss\n",
 			"line 3: 'mss': the unit is not supported here"},
 		{"format a\ntrain 'x'\nbefore 'y' loss suffix\n",
@@ -189,35 +191,35 @@ TEST(what_is_no_format)
 		{"column loss suffix 'y'\n",
 			"line 1: 'suffix': the unit is not supported here"},
 		{"format a\ntrain 'x'\n'y'\n",
-			"line 3: the form is \"TEXT\" COLUMN [UNIT]"},
+			"line 3: the syntax is: \"TEXT\" COLUMN [UNIT]"},
 		{"format a\ntrain 'x'\nbefore y loss\n",
-			"line 3: the form is before \"TEXT\" COLUMN [UNIT]"},
-		{"format a\nhead closes\n", "line 2: the form is head"},
-		{"format a\nhead 'a' 'b' 'c' 'd' 'e'\n", "line 2: the form is head"},
-		{"format a\nabout it\n", "line 2: the form is about"},
-		{"format a\nsettings yes\n", "line 2: the form is settings"},
+			"line 3: the syntax is: before \"TEXT\" COLUMN [UNIT]"},
+		{"format a\nhead closes\n", "line 2: the syntax is: head"},
+		{"format a\nhead 'a' 'b' 'c' 'd' 'e'\n", "line 2: the syntax is: head"},
+		{"format a\nabout it\n", "line 2: the syntax is: about"},
+		{"format a\nsettings yes\n", "line 2: the syntax is: settings"},
 		{"column loss x\n", "line 1: 'x': the unit is not supported"},
 		{"column loss ms\n",
-			"line 1: the form is column COLUMN [UNIT] \"NAME\" ..."},
-		{"setting batch\n", "line 1: the form is setting OPTION"},
-		{"sentence batch x\n", "line 1: the form is sentence OPTION"},
+			"line 1: the syntax is: column COLUMN [UNIT] \"NAME\" ..."},
+		{"setting batch\n", "line 1: the syntax is: setting OPTION"},
+		{"sentence batch x\n", "line 1: the syntax is: sentence OPTION"},
 	};
 	struct str text = {0};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		assert_refused(rows[i][0], rows[i][1]);
 	test_file("my.format", "format a\nalone 'x' x\n");
 	assert_int_equal(truncate(test_path("my.format"), 65537), 0);
-	struct log_how large = {.format = test_path("my.format")};
-	assert_int_equal(log_how_open(&large, &e), -1);
+	struct log_options large = {.format = test_path("my.format")};
+	assert_int_equal(log_options_load(&large, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
-	log_how_close(&large);
+	log_options_release(&large);
 	str_puts(&text, "format a");
 	str_add(&text, "\0", 2);
 	assert_non_null(write_bytes("my.format", &text));
-	struct log_how how = {.format = test_path("my.format")};
-	assert_int_equal(log_how_open(&how, &e), -1);
+	struct log_options how = {.format = test_path("my.format")};
+	assert_int_equal(log_options_load(&how, &e), -1);
 	assert_non_null(strstr(e.msg, "not a text file: it has a NUL byte"));
-	log_how_close(&how);
+	log_options_release(&how);
 	str_free(&text);
 }
 
@@ -250,16 +252,17 @@ TEST(limits)
 			"a format has at most 12 kinds"},
 		{"format a\nalone 'x' x\ncolumn loss", 30, " 'x@'", "\n",
 			"a line has at most 32 words"},
-		{"format a\nalone '", 255, "x", "' x\n", "a text has 1 to 255 bytes"},
+		{"format a\nalone '", 255, "x", "' x\n",
+			"a text must have 1 to 255 bytes"},
 	};
 	struct str s = {0};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		const char *text = repeated(
 			&s, rows[i].before, rows[i].most, rows[i].each, rows[i].after);
-		struct log_how how = {.format = test_file("my.format", text)};
-		if (log_how_open(&how, &e))
+		struct log_options how = {.format = test_file("my.format", text)};
+		if (log_options_load(&how, &e))
 			fail_msg("%s", e.msg);
-		log_how_close(&how);
+		log_options_release(&how);
 		assert_refused(repeated(&s, rows[i].before, rows[i].most + 1,
 				       rows[i].each, rows[i].after),
 			rows[i].why);

@@ -91,7 +91,7 @@ TEST(nothing_is_lost_by_export)
 TEST(each_format_has_a_sample)
 {
 	struct strs names = {0};
-	log_format_names(&names);
+	log_list_format_names(&names);
 	assert_string_equal(names.v[1], "pt");
 	for (int64_t i = 2; i < names.n; i++) {
 		bool found = !strcmp(names.v[i], "tensorboard");
@@ -218,7 +218,7 @@ TEST(what_is_no_log)
 		"{\"log_history\": 3}", "{\"start_step\": \"values\"}",
 		"{\"0\": {\"lm loss\": }}", "step loss\n", "{\"", "{ \"", "{"};
 	struct strs names = {0};
-	log_format_names(&names);
+	log_list_format_names(&names);
 	for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
 		struct run_log l;
 		e = (struct err){0};
@@ -230,10 +230,10 @@ TEST(what_is_no_log)
 		}
 	}
 	strs_free(&names);
-	struct log_how how = {.format = "words"};
-	assert_int_equal(log_how_open(&how, &e), -1);
+	struct log_options how = {.format = "words"};
+	assert_int_equal(log_options_load(&how, &e), -1);
 	assert_int_equal(e.code, EX_USAGE);
-	log_how_close(&how);
+	log_options_release(&how);
 }
 
 TEST(a_unit_ends_a_number)

@@ -50,7 +50,7 @@ static void adapt(
 				v[j] += (float)(h * (double)along->g[own + 2 * k + i][j]);
 		}
 	}
-	weights_adapt(&s->w, list, N_ADAPTERS, tensors, values);
+	weights_add_adapters(&s->w, list, N_ADAPTERS, tensors, values);
 }
 
 static void compute(struct step *s, const struct variant *how, struct gradients *g)

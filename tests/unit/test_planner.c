@@ -15,10 +15,10 @@
 TEST(ranks_of_a_host)
 {
 	struct cluster c = {.links = {.host_ranks = 8}};
-	assert_int_equal(ranks_here(&c, 4, 1), 4);
-	assert_int_equal(ranks_here(&c, 16, 1), 8);
-	assert_int_equal(ranks_here(&c, 16, 4), 2);
-	assert_int_equal(ranks_here(&c, 16, 16), 1);
+	assert_int_equal(host_ranks_of(&c, 4, 1), 4);
+	assert_int_equal(host_ranks_of(&c, 16, 1), 8);
+	assert_int_equal(host_ranks_of(&c, 16, 4), 2);
+	assert_int_equal(host_ranks_of(&c, 16, 16), 1);
 }
 
 /* The interval that is best by the formula is best among others, and the simulation agrees. */
@@ -27,19 +27,19 @@ TEST(goodput_is_daly)
 	struct reliability x = {
 		.failures = 1, .checkpoint = 10, .restart = 120, .slow = 1};
 	struct goodput best, other, simulated;
-	goodput_expect(&x, 1024, 5, &best);
+	goodput_compute(&x, 1024, 5, &best);
 	assert_true(best.interval > 240 &&
 		    best.interval < 280); /* sqrt(2 x 10 x 3600) = 268 */
 	goodput_simulate(&x, 1024, 5, 1e5, 1, &simulated);
 	assert_true(fabs(simulated.fraction - best.fraction) < 0.005);
 	for (double factor = 0.5; factor <= 2; factor *= 4) {
 		x.interval = factor * best.interval;
-		goodput_expect(&x, 1024, 5, &other);
+		goodput_compute(&x, 1024, 5, &other);
 		assert_true(other.fraction < best.fraction);
 	}
 	x.failures = 0;
 	x.interval = 0;
-	goodput_expect(&x, 1024, 5, &other);
+	goodput_compute(&x, 1024, 5, &other);
 	assert_true(other.fraction == 1);
 }
 
@@ -91,7 +91,7 @@ static void compare_bounds(const char *more)
 	assert_true(tau(&s) > 0.65);
 	assert_true(time / (double)s.n > log(0.8));
 	assert_true(memory / (double)s.n > log(0.7));
-	search_free(&s);
+	search_release(&s);
 	model_free(&m);
 }
 
@@ -108,7 +108,7 @@ TEST(stragglers)
 {
 	struct reliability x = {.slow = 2, .probability = 0.001};
 	struct goodput g, simulated;
-	goodput_expect(&x, 1000, 1, &g);
+	goodput_compute(&x, 1000, 1, &g);
 	assert_true(fabs(g.slowdown - (2 - pow(0.999, 1000))) < 1e-12);
 	goodput_simulate(&x, 1000, 1, 100, 1, &simulated);
 	assert_true(fabs(simulated.slowdown - g.slowdown) < 0.01);
@@ -129,9 +129,9 @@ TEST(pipelines_wait)
 	for (uint64_t seed = 0; seed < 50; seed++) {
 		struct straggling x = {&job, seed, false};
 		struct straggled apart, together;
-		timeline_find(&c, &x, &apart);
+		straggled_step(&c, &x, &apart);
 		x.together = true;
-		timeline_find(&c, &x, &together);
+		straggled_step(&c, &x, &together);
 		assert_near(apart.without, 27, 1e-9); /* 8 + 1 micro-batches of 3 s */
 		assert_near(together.without, 27, 1e-9);
 		assert_true(together.step >= apart.step);
@@ -207,7 +207,7 @@ static void measure(const struct bench_fit *fits, int n, const char *name, int h
 	struct err e = {0};
 	put_result(path, fits, n);
 	assert_int_equal(cluster_parse(name, c, &e), 0);
-	assert_int_equal(network_measured(c, hosts, path, &e), 0);
+	assert_int_equal(network_read(c, hosts, path, &e), 0);
 	unlink(path);
 }
 

@@ -595,7 +595,7 @@ TEST(a_leaf_is_the_first_that_is_bad)
 	step_run(&r.t, NULL, &s);
 	assert_true(s.bad);
 	assert_non_null(strstr(s.why.s,
-		"samples 0 to 7: first bad: gradient of norm.weight, element 0"));
+		"samples 0 to 7: first non-finite value: gradient of norm.weight, element 0"));
 	str_free(&s.why);
 	run_close(&r);
 }

@@ -256,19 +256,18 @@ TEST_AFTER(begin, tools_that_lie)
 			"turn 1: the template does not support tool_calls"},
 		{"qwen", "\"hammer\"", user, "'tools' is a string that is not JSON"},
 		{"qwen", "{}", user, "'tools' is an object, not a list"},
-		{"qwen", "\"\"", CALLS("[1]"),
-			"turn 1: a call of tool_calls has no name"},
+		{"qwen", "\"\"", CALLS("[1]"), "turn 1: tool_calls: a call has no name"},
 		{"qwen", "null", CALLS("[]"),
 			"its content is null, and it has no tool_calls"},
 		{"qwen", "null",
 			TURN("user", "\"content\": \"\", \"tool_calls\": \"f()\""),
 			"is not a list of calls by the assistant"},
 		{"qwen", "null", TURN("tool", "\"content\": {}"),
-			"its content is an object, not a string"},
+			"turn 1: content is an object, not a string"},
 		{"qwen", "null", CALLS("[{\"name\": \"f\", \"arguments\": \"{a\"}]"),
-			"a string that is not JSON"},
+			"tool_calls: the string 'arguments' of a call is not JSON"},
 		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
-			"one call per turn"},
+			"only one call per turn"},
 	};
 	struct prepare p = plain(RECORD_MESSAGES);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -280,7 +279,7 @@ TEST_AFTER(begin, tools_that_lie)
 		str_free(&line);
 	}
 	refuses(&p, "{\"tools\": [1], \"messages\": [" CALLS("[{\"name\": \"f\"}]") "]}",
-		"turn 0: the list of tools is in the user's first turn");
+		"turn 0: the template lists the tools in the first user turn");
 }
 
 /* Texts of JSON are what they say; a file names the template that has its tools; names of roles. */
@@ -318,16 +317,18 @@ TEST_AFTER(begin, templates_that_lie)
 	} rows[] = {
 		{"", "not JSON"},
 		{"[]", "key \"roles\" is missing"},
-		{"{\"roles\": {}}", "not an object with roles"},
-		{"{\"roles\": {\"a\": [\"x\"]}}", "role a: not a list"},
-		{"{\"roles\": {\"a\": [\"x\", 1]}}", "a is not a string"},
+		{"{\"roles\": {}}",
+			"key \"roles\" is not an object with at least one role"},
+		{"{\"roles\": {\"a\": [\"x\"]}}", "role \"a\" must be a list"},
+		{"{\"roles\": {\"a\": [\"x\", 1]}}", "key \"a\": a text is not a string"},
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"roles\": {\"a\": [\"\", \"\"]}}",
 			"duplicate"},
-		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"trim\": 1}", "'trim'"},
+		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"trim\": 1}",
+			"key \"trim\" is unknown, or its value has the wrong type"},
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"default_system\": \"x\"}",
-			"no role system"},
+			"key \"default_system\" needs a role \"system\""},
 		{"{\"roles\": {\"a\": [\"\", \"\"]}, \"tools\": \"chatml\"}",
-			"tools is not qwen"},
+			"key \"tools\" must be \"qwen\""},
 	};
 	struct prepare p = plain(RECORD_MESSAGES);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {

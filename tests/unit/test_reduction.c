@@ -17,9 +17,9 @@ TEST(plans)
 	} cases[] = {
 		{{.turns = 1, .one_shard = true}, "turn  sum all leaf -> gradient\n"},
 		{{.turns = 1, .one_leaf = true}, "turn  sum all leaf -> gradient\n"},
-		{{.turns = 1, .one_shard = true, .several = true},
+		{{.turns = 1, .one_shard = true, .several_leaves = true},
 			"turn  sum all leaves -> gradient\n"},
-		{{.turns = 3, .rounds = true, .sole = true},
+		{{.turns = 3, .rounds = true, .sole_owner = true},
 			"turn  sum all leaf -> kept, later\n"
 			"end   round kept -> gradient\n"},
 		{{.turns = 3, .rounds = true}, "turn  sum all leaf -> kept, later\n"
@@ -31,15 +31,18 @@ TEST(plans)
 			"turn  sum within leaf -> host\n"
 			"turn  sum across host -> kept, later, chained\n"
 			"end   round across kept -> gradient\n"},
-		{{.scheme = SCHEME_HOSTS, .turns = 1, .one_shard = true, .several = true},
+		{{.scheme = SCHEME_HOSTS,
+			 .turns = 1,
+			 .one_shard = true,
+			 .several_leaves = true},
 			"turn  sum within leaves -> host\n"
 			"turn  sum across host -> gradient, chained\n"
 			"end   gather within gradient -> gradient\n"},
-		{{.turns = 1, .one_shard = true, .several = true, .tied = true},
+		{{.turns = 1, .one_shard = true, .several_leaves = true, .tied = true},
 			"turn  sum all leaves -> kept, later\n"
 			"end   swap stages kept -> kept, add\n"
 			"end   round all kept -> gradient\n"},
-		{{.turns = 3, .rounds = true, .sole = true, .file = true},
+		{{.turns = 3, .rounds = true, .sole_owner = true, .file = true},
 			"turn  sum all leaf -> kept\n"
 			"turn  add to file kept -> file sum, later, finishes\n"},
 		{{.scheme = SCHEME_REPLICAS, .turns = 3, .rounds = true, .file = true},
@@ -221,14 +224,14 @@ TEST(random_layouts)
 static bool is_possible(const struct reduction_facts *f)
 {
 	bool one = f->scheme == SCHEME_ONE, shared = !f->one_rank;
-	if (f->one_rank && !(one && f->sole && f->one_shard))
+	if (f->one_rank && !(one && f->sole_owner && f->one_shard))
 		return false;
 	if (f->one_leaf &&
-		(shared || f->several || f->turns > 1 || f->tied || f->workers))
+		(shared || f->several_leaves || f->turns > 1 || f->tied || f->workers))
 		return false;
-	if ((f->sole && shared && f->one_shard) || (f->warm_up && !f->workers))
+	if ((f->sole_owner && shared && f->one_shard) || (f->warm_up && !f->workers))
 		return false;
-	if (f->scheme == SCHEME_REPLICAS && (f->sole || f->one_shard))
+	if (f->scheme == SCHEME_REPLICAS && (f->sole_owner || f->one_shard))
 		return false;
 	return f->rounds || (f->turns == 1 && !f->file);
 }
@@ -240,9 +243,9 @@ TEST(all_plans)
 	for (int i = 0; i < 3 << 12; i++) {
 		struct reduction r;
 		struct reduction_facts f = {.scheme = i % 3, .turns = i / 3 & 1 ? 3 : 1};
-		bool *facts[] = {&f.one_leaf, &f.several, &f.one_rank, &f.sole,
-			&f.one_shard, &f.rounds, &f.tied, &f.workers, &f.warm_up,
-			&f.file};
+		bool *facts[] = {&f.one_leaf, &f.several_leaves, &f.one_rank,
+			&f.sole_owner, &f.one_shard, &f.rounds, &f.tied, &f.workers,
+			&f.warm_up, &f.file};
 		for (size_t k = 0; k < ARRAY_LEN(facts); k++)
 			*facts[k] = i / 3 >> (k + 1) & 1;
 		if (!is_possible(&f))
@@ -349,8 +352,8 @@ static void leaves_in_one_place(struct store *s, int rank)
 {
 	(void)rank;
 	for (int i = 0; i < s->impl->n_trained; i++) {
-		n_planted += s->impl->bucket[i].leaves.at > 0;
-		s->impl->bucket[i].leaves.at = 0;
+		n_planted += s->impl->bucket[i].leaves.pos > 0;
+		s->impl->bucket[i].leaves.pos = 0;
 	}
 }
 

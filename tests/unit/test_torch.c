@@ -298,7 +298,7 @@ TEST(storages_are_checked_once)
 		z->entries[i].crc32 ^= 1;
 	succeed(torch_read(&f, t, 0, 1, x, &e));
 	for (int64_t i = 0; i < z->n; i++)
-		z->entries[i].crc32 ^= z->entries[i].checked;
+		z->entries[i].crc32 ^= z->entries[i].is_verified;
 	succeed(torch_read(&f, t, 1, 1, x, &e));
 	torch_close(&f);
 }
@@ -667,22 +667,22 @@ TEST(values_of_pickles)
 		assert_int_equal(pickle_int(&p, pickle_item(&p, p.root, i), &x), 0);
 		assert_int_equal(x, integers[i]);
 	}
-	assert_true(p.nodes[pickle_item(&p, p.root, 6)].is.real == 1.5);
-	assert_true(pickle_is(&p, pickle_item(&p, p.root, 7), "ab"));
+	assert_true(p.nodes[pickle_item(&p, p.root, 6)].as.real == 1.5);
+	assert_true(pickle_is_text(&p, pickle_item(&p, p.root, 7), "ab"));
 	assert_int_equal(pickle_item(&p, p.root, 8), 0);
-	pickle_free(&p);
+	pickle_release(&p);
 	/* a call is a node with its parts, and what is put into it is dropped */
 	succeed(PARSE(&p, "cos\nsystem\n\x8c\x02hi\x85R\x8c\x01kNs."));
 	assert_int_equal(pickle_kind(&p, p.root), PICKLE_OBJECT);
 	uint32_t f = pickle_part(&p, p.root, PICKLE_CALLED);
 	assert_true(pickle_is_global(&p, f, "os", "system"));
-	assert_string_equal(pickle_global(&p, f, &n) ? "a name" : "", "a name");
-	pickle_free(&p);
+	assert_string_equal(pickle_global_name(&p, f, &n) ? "a name" : "", "a name");
+	pickle_release(&p);
 	/* a list that has itself, by the memo */
 	succeed(PARSE(&p, "]q\x00h\x00"
 			  "a."));
 	assert_int_equal(pickle_item(&p, p.root, 0), p.root);
-	pickle_free(&p);
+	pickle_release(&p);
 }
 
 /* Of 0 elements, whose other dimensions have a product of more than 64 bits; and of storage far
@@ -699,14 +699,14 @@ TEST(shapes_that_are_refused)
 	succeed(PARSE(&p, TENSOR("K\x01", "K\x03K\x01K\x01")));
 	succeed(describe_tensor(&p, p.root, &d, &e));
 	assert_int_equal(d.n_stored, 4);
-	pickle_free(&p);
+	pickle_release(&p);
 	succeed(PARSE(&p, TENSOR("K\x01", "K\x00" HUGE_DIM HUGE_DIM)));
 	assert_int_equal(describe_tensor(&p, p.root, &d, &e), -1);
-	pickle_free(&p);
+	pickle_release(&p);
 	e = (struct err){0};
 	succeed(PARSE(&p, TENSOR("K\x05", "K\x00K\x01K\x01")));
 	assert_int_equal(describe_tensor(&p, p.root, &d, &e), -1);
-	pickle_free(&p);
+	pickle_release(&p);
 	e = (struct err){0};
 }
 

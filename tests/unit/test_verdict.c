@@ -93,7 +93,7 @@ static int count_verdict(const struct curve *test, int n_control, int n_test, bo
 		judge_sets(test, n_control, n_test, paired, (uint64_t)i + 1, o, &r);
 		assert_int_equal(r.design, design);
 		count += v == VERDICT_DIFFERENT ? r.shown : r.verdict == v;
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 	return count;
 }
@@ -144,14 +144,14 @@ static bool alarm_while_growing(
 		struct verdict_result r;
 		if (rows > 16 && rows % 4 && rows < n)
 			continue;
-		now.growing = rows < n;
+		now.is_growing = rows < n;
 		for (int i = 0; i < n_control + n_test; i++) {
 			logs[i].n_rows = rows;
 			p[i] = &logs[i];
 		}
 		judge(p, n_control, p + n_control, n_test, &now, &r);
 		alarm = r.shown;
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 	return alarm;
 }
@@ -226,7 +226,7 @@ TEST(onset_of_a_difference)
 	assert_near(r.at_onset.value, 0.1 * 31 / 32, 0.02);
 	assert_true(r.at_onset.half_width > 0 && r.at_onset.half_width < 0.1);
 	assert_near(r.difference.value, 0.1, 0.02);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 TEST(equivalence)
@@ -250,7 +250,7 @@ TEST(equivalence)
 	judge_sets(&c, 2, 2, false, 1, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
 	assert_non_null(strstr(r.reason.s, "controls and as many tests"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* Rounding that the replicas of one seed show, and a difference that is larger. */
@@ -270,7 +270,7 @@ TEST(replicas_of_one_seed)
 		assert_int_equal(r.design, DESIGN_REPLICAS);
 		assert_int_equal(r.verdict, bug ? VERDICT_WORSE : VERDICT_EQUIVALENT);
 		assert_true(r.correlation > 0.99);
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 }
 
@@ -286,7 +286,7 @@ TEST(other_batches)
 	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.onset == 256);
 	assert_non_null(strstr(r.reason.s, "different batches"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* A curve as a log has it that prints so many decimals. */
@@ -309,7 +309,7 @@ static enum design design_of(const struct curve *c, int decimals, bool same, int
 	test.batches = c->batches + !same;
 	struct run_log logs[] = {printed(c, decimals), printed(&test, others)};
 	judge_logs(logs, 1, 1, &plain, &r);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	return r.design;
 }
 
@@ -344,7 +344,7 @@ TEST(means_of_few_digits)
 		struct run_log logs[] = {printed(&c, 2), printed(&test, 2)};
 		judge_logs(logs, 1, 1, &plain, &r);
 		assert_int_equal(r.verdict, i ? VERDICT_UNDECIDED : VERDICT_EQUIVALENT);
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 		c.noise = 0.001;
 	}
 }
@@ -362,8 +362,8 @@ TEST(three_seeds)
 	assert_non_null(strstr(two.reason.s, "1 more control, so that"));
 	assert_near(
 		two.difference.half_width / one.difference.half_width, sqrt(0.75), 0.1);
-	verdict_result_free(&one);
-	verdict_result_free(&two);
+	verdict_result_release(&one);
+	verdict_result_release(&two);
 	/* beyond the margin, and not yet shown to be a difference: so many runs show it */
 	c.shift = 0.08;
 	c.noise = 0;
@@ -371,10 +371,10 @@ TEST(three_seeds)
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
 	assert_non_null(strstr(r.reason.s, "probably more than the margin"));
 	assert_non_null(strstr(r.reason.s, "may take 4 controls and as many tests"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	judge_sets(&c, 4, 4, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_WORSE);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* ---- verdicts that need no statistics -------------------------------------------------- */
@@ -398,7 +398,7 @@ static void check_lines(const char *control, const char *test, const struct judg
 		print_error("%s: %s\n", verdict_names[r.verdict], r.reason.s);
 	assert_int_equal(r.verdict, v);
 	assert_non_null(strstr(r.reason.s, says));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 #define ABC "step=1 loss=3\nstep=2 loss=2\nstep=3 loss=1\n"
@@ -449,7 +449,7 @@ TEST(not_comparable)
 	check_lines("# meta arithmetic = 0x1\n" ABC,
 		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\nstep=3 loss=1\n",
 		&plain, VERDICT_DIFFERENT,
-		"the bits must be equal; they differ from step 2 (1 ULP)");
+		"the bits must be equal; they differ from step 2 on (1 ULP)");
 	check_lines("# meta arithmetic = 0x1\n# arith numerics = fast\n" ABC,
 		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\n", &plain,
 		VERDICT_DIFFERENT, "too few");
@@ -463,7 +463,7 @@ static void check_curves(const struct curve *control, const struct curve *test,
 	judge_logs(logs, 1, 1, &plain, &r);
 	assert_int_equal(r.verdict, v);
 	assert_non_null(strstr(r.reason.s, says));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 static void judge_prefixes(const struct curve *control, int n_control,
@@ -493,14 +493,14 @@ TEST(controls_left_out)
 	assert_int_equal(r.verdict, VERDICT_WORSE);
 	assert_true(r.n_rows == 160 && r.n_left_out == 1 && r.n_lone == 0);
 	assert_non_null(strstr(r.reason.s, "ends at step 40, so it is not used"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	/* unless only common rows are asked for */
 	const struct judge_opts common = {
 		.column = COL_LOSS, .by = COL_STEP, .common = true};
 	judge_prefixes(&c, 5, rows, &bug, 160, &common, &r);
 	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
 	assert_true(r.n_rows == 40 && r.n_left_out == 0);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	/* and neither does one with a value that is not finite */
 	struct run_log logs[6];
 	for (int i = 0; i < 6; i++) {
@@ -514,7 +514,7 @@ TEST(controls_left_out)
 	assert_int_equal(r.verdict, VERDICT_WORSE);
 	assert_true(r.n_rows == 160 && r.n_left_out == 1);
 	assert_non_null(strstr(r.reason.s, "not finite, so it is not used"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* A test that stopped early was not shown to be equivalent. */
@@ -530,10 +530,10 @@ TEST(rows_of_some)
 	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.n_lone == 40 && r.n_left_out == 0);
 	assert_non_null(strstr(r.reason.s, "40 rows are in some runs only"));
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	judge_prefixes(&c, 4, rows, &c, 120, &common, &r);
 	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* A column that is looked at need not change. */
@@ -581,7 +581,7 @@ TEST(vacuous)
 		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
 		assert_false(r.learned);
 		assert_non_null(strstr(r.reason.s, "within its noise"));
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 	check_curves(&learns, &learns, VERDICT_IDENTICAL, "160 values");
 }
@@ -597,7 +597,7 @@ TEST(spikes)
 	judge_logs(logs, 1, 1, &plain, &r);
 	assert_true(r.n_spikes == 1 && r.n_control_spikes == 0);
 	assert_true(r.spike[0].at == 250 && r.spike[0].value == 3.5);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 }
 
 /* ---- rules of others ----------------------------------------------------------------- */
@@ -630,7 +630,7 @@ static bool rule_accepts(
 	judge_logs(logs, 1, 1, &o, &r);
 	bool accepted = r.verdict == VERDICT_WITHIN;
 	assert_true(accepted || r.verdict == VERDICT_DIFFERENT);
-	verdict_result_free(&r);
+	verdict_result_release(&r);
 	return accepted;
 }
 
@@ -665,7 +665,7 @@ TEST(no_rule_accepts_nan)
 		if (k > 1 && r.verdict == VERDICT_DIVERGED)
 			assert_non_null(
 				strstr(r.reason.s, "is nan at step 102; the rule"));
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 }
 
@@ -704,6 +704,6 @@ TEST(anything)
 		struct verdict_result r;
 		judge_logs(logs, n_control, n_test, &o, &r);
 		assert_true(r.verdict <= VERDICT_NOTHING);
-		verdict_result_free(&r);
+		verdict_result_release(&r);
 	}
 }

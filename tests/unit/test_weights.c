@@ -84,7 +84,8 @@ TEST(forms_of_weights)
 		{{w, doubles_file(1, 2, per_target)},
 			.text = "1 of 2 sequences have no weights"},
 		{{first, targets}, .text = "weights of 2 sequences, but only 1"},
-		{{w, doubles_file(2, 2, not_finite)}, .text = "nan is not a weight"},
+		{{w, doubles_file(2, 2, not_finite)},
+			.text = "weight nan is not a finite number"},
 		{{w, doubles_file(2, 2, opposite)}, "weights",
 			"the sum of the weights is 0"},
 		{{w, targets}, "-1", "neither counted, weights nor a number above 0"}};

@@ -129,11 +129,11 @@ wrong("wo-slice-twice", "one TP slice of each wo counted twice",
 wrong("enter-missing", "no all-reduce of the gradient at the begin of column-parallel products",
       "(20): as if each tensor-parallel rank backpropagated its own part of the gradient", **TP, **OFF)
 wrong("leave-missing", "no all-reduce after wo in the forward pass",
-      "as if each tensor-parallel rank went on with its own part of attention", **TP, **OFF)
+      "as if each tensor-parallel rank continued with its own part of attention", **TP, **OFF)
 wrong("ffn-leave-missing", "no all-reduce after w2 in the forward pass",
-      "as if each tensor-parallel rank went on with its own part of the FFN", **TP, **OFF)
+      "as if each tensor-parallel rank continued with its own part of the FFN", **TP, **OFF)
 wrong("leaves-missing", "no all-reduce after wo and w2 in the forward pass, clipped",
-      "as if each tensor-parallel rank went on with its own parts", **TP)
+      "as if each tensor-parallel rank continued with its own parts", **TP)
 wrong("ddp-no-sync", "DDP's all-reduce missing (no_sync left on)",
       "(21): sequences 5 6 7 8 of 8 do not count", **DDP, **OFF)
 wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
@@ -141,7 +141,7 @@ wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
 wrong("one-shard-twice", "gradients of one FSDP shard counted twice",
       "(21): dim 0 in 4 slices: 1 2 1 1 times", **OFF)
 wrong("sum-in-bf16", "gradients summed in bf16 in a run said to be fp32",
-      "(21): farther than rounding in fp32, and not than in bf16", **DDP, **OFF)
+      "(21): beyond the bounds of fp32, but within the bounds of bf16", **DDP, **OFF)
 
 # ---- scale -------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ wrong("clip-norms-counted-twice", "replicated norms counted on each TP rank in t
 # ---- data and loss -----------------------------------------------------------------------
 
 wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch files are as meant",
-      "(21): sequences 3 4 5 6 7 8 of 8 do not count, and the others 4 times")
+      "(21): sequences 3 4 5 6 7 8 of 8 do not count, and all others count 4 times")
 wrong("rank-reads-anothers-logged", 
       "all ranks read rank 0's sequences, and the batch files say so",
       "of the batch equals sequence 1: do all ranks read the same data?", code="0|1")
@@ -175,7 +175,7 @@ wrong("mean-of-means", "mean over ranks with unequal numbers of labels",
 # ---- optimizer ---------------------------------------------------------------------------
 
 wrong("gather-too-early", "one FSDP rank sends its parameters of before the last update",
-      "(21): as if slices 1 of 4 of all rows were of before the last update (learning rate 0.001)",
+      "(21): as if slices 1 of 4 of all rows were as before the last update (learning rate 0.001)",
       **WARM, **OFF)
 wrong("step-twice", "the optimizer stepped twice", "are steps 3 and 5 of the optimizer", code="1|2",
       **WARM, **DDP)
@@ -204,7 +204,7 @@ wrong("embedding-shard-stale", "one FSDP rank does not update its rows of the em
 wrong("lr-by-rank", "one FSDP rank has half of the learning rate",
       "and 20 more: update: dim 0 in 4 slices, with learning rates 0.001 0.0005 0.001 0.001")
 wrong("all-gathers-too-early", "FSDP gathers parameters of before the last update",
-      "(21): as if the parameters were of before the last update (learning rate 0.001)",
+      "(21): as if the parameters were as before the last update (learning rate 0.001)",
       **WARM, **OFF)
 
 # ---- copies ----------------------------------------------------------------------------------
@@ -241,9 +241,9 @@ for n in ("ddp-no-sync", "one-shard-twice", "no-division", "mean-of-means"):
 
 case("mistake-two-steps", "two steps lie between the checkpoints",
      "are steps 3 and 5 of the optimizer: only a single step can be checked", 2, mistake="two-steps", **WARM, **DDP)
-case("mistake-other-batch", "the batch of another step", "another batch, or another function", 1,
+case("mistake-other-batch", "the batch of another step", "the batch differs, or the function", 1,
      mistake="other-batch", **WARM)
 case("mistake-half-batch", "the batch of one rank of two",
-     "another batch, or another function", 1, mistake="half-batch", **DDP)
+     "the batch differs, or the function", 1, mistake="half-batch", **DDP)
 case("mistake-no-moments", "the last checkpoint has the model only", "has no moments of AdamW", 2,
      mistake="no-moments", **DDP)

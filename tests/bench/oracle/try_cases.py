@@ -25,8 +25,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-GENERIC = (r"no known cause|another batch, or another function|^scale: .* [-\d.e+]+ times$|learning rate of its own"
-           r"|update is not AdamW's|exp_avg_sq did not gain|farthest")
+GENERIC = (r"no known cause|the batch differs, or the function|^scale: .* [-\d.e+]+ times$|learning rate of its own"
+           r"|update differs from AdamW's|exp_avg_sq did not gain|farthest")
 UNCHECKED = {"update": r"update was not checked|update of .* not checked", "norm": r"scale +NOT checked|scale.* not checked"}
 NAMES = r"^(finding|note) +(.*?\(\d+\): |\S+\.\S+( and \d+ more)?: )?"
 CLAIMS = r"loss is right|forward pass is right|so are the batch and the forward"
