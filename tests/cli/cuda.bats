@@ -373,7 +373,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 
 @test "PT_LAB_ON: our own matmuls have cuBLASLt's bits, and their epilogues those of separate kernels" {
 	make_shard
-	local o=("${TINY[@]:1}" --device cuda --dim 64 --ffn-dim 264 -T 48 --dtype bf16 --vocab-multiple 24 -n 2) gelu
+	local o=("${TINY[@]:1}" --device cuda --dim 64 --ffn-dim 264 -T 48 --dtype bf16 --vocab-multiple 264 -n 2) gelu
 	trained() { # ARCHITECTURE PT_LAB_ON
 		PT_LAB_ON=$2 pt-train "${o[@]}" -a "$1" -o "$1-$2" --profile 2:2 >/dev/null 2>"$1-$2.err"
 	}
@@ -399,7 +399,6 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	runs llama matmul-xent softmax_tiles
 	runs llama matmul,matmul-xent linear_xent
 	same llama matmul-xent matmul,matmul-xent
-	! cmp -s llama-/checkpoints/latest.h5 llama-matmul-xent/checkpoints/latest.h5
 	PT_LAB_ON=matmul,nothing run on_gpu -n 1 -o other
 	[ "$status" -eq 64 ]
 	[[ $output == *"PT_LAB_ON: 'nothing'"* ]]
