@@ -125,8 +125,8 @@ KERNEL(void, linear_bwd_w, struct device *d, struct mat dw, struct mat dy, struc
 /* Fused: a = linear_fwd(x), y = gelu(a) in the tanh form, with the bits of linear_fwd and
  * act_fwd. Without device_options.exact, GELU may read a before it is rounded. Backward: da =
  * gelu'(a) (dy w), as linear_bwd_x and act_bwd compute it, but a GPU need not round dy w in
- * between, so 16-bit results may differ from the two kernels; then sums = bias_bwd(da) unless sums.p
- * is NULL. y, a and da: any, of one type. */
+ * between, so 16-bit results may differ from the two kernels; then sums = bias_bwd(da) unless
+ * sums.p is NULL. y, a and da: any, of one type. */
 KERNEL(void, linear_gelu_fwd, struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 KERNEL(void, linear_gelu_bwd, struct device *d, struct mat da, struct mat dy,

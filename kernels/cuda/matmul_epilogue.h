@@ -1,5 +1,5 @@
-/* The epilogues of matmul_hopper.h, which each warp computes for its 16 rows of a tile, one panel at
- * a time. Traits of the kind select the code. All values are rounded, and sums are added, as the
+/* The epilogues of matmul_hopper.h, which each warp computes for its 16 rows of a tile, one panel
+ * at a time. Traits of the kind select the code. All values are rounded, and sums are added, as the
  * separate kernels do it. */
 #pragma once
 
@@ -123,8 +123,8 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 
 	/* ---- sums over rows -------------------------------------------------------------
 	 *
-	 * columns.cu cuts the rows into runs, and adds every eighth row of a run in ascending order,
-	 * then the eight sums. A warpgroup has all tiles of a run, one after the other. A thread
+	 * columns.cu cuts the rows into runs, and adds every eighth row of a run in ascending
+	 * order, then the eight sums. A warpgroup has all tiles of a run, one after the other. A thread
 	 * adds the rows of one residue modulo 8, in 4 columns of each panel. */
 
 	__device__ inline void add_rows(int j)
@@ -149,8 +149,8 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 		}
 	}
 
-	/* Adds the eight sums of each column, and stores the results of the run. The first buffer of
-	 * warp j of the warpgroup has the sums of panel j. */
+	/* Adds the eight sums of each column, and stores the results of the run. The first buffer
+	 * of warp j of the warpgroup has the sums of panel j. */
 	__device__ inline void put_sums()
 	{
 		int thread = (int)threadIdx.x % WARPGROUP,

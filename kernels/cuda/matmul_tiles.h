@@ -18,10 +18,10 @@ enum {
 };
 
 /*
- * STAGES: stages of the ring, with 64 columns of both operands each. BY_TMA: TMA stores results, not
- * lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the matmuls of
- * the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows and the same
- * columns of the result; each copies half of w's tile for both.
+ * STAGES: stages of the ring, with 64 columns of both operands each. BY_TMA: TMA stores results,
+ * not lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the matmuls
+ * of the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows and the
+ * same columns of the result; each copies half of w's tile for both.
  */
 template <int STAGE_COUNT, bool BY_TMA_, bool LAG_, bool OVER_, bool PAIR_>
 struct matmul_shape {
@@ -45,8 +45,8 @@ template <int STAGES> struct matmul_rest {
 struct matmul_order {
 	int m_tiles, n_tiles, section; /* columns of tiles */
 	int items;
-	/* An item is `pieces` tiles below each other. The rows of the second warpgroup begin `apart`
-	 * rows after the rows of the first, and the rows of the next item `rows` after both. */
+	/* An item is `pieces` tiles below each other. The rows of the second warpgroup begin
+	 * `apart` rows after the rows of the first, and the rows of the next item `rows` later. */
 	int rows, pieces, apart;
 };
 

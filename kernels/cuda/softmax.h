@@ -17,9 +17,9 @@ template <typename T> static __device__ inline float relative_exp(float x, float
 	return x == max ? 1.0f : exp_logit<T>(x - max);
 }
 
-/* Returns the statistics of a row of a tile. Four neighboring lanes hold the row: lane t of them has
- * columns 8 i + 2 t and 8 i + 2 t + 1 as c[i][2 half] and c[i][2 half + 1]. Columns from `left` on do
- * not count. Each lane adds its columns in ascending order, then lanes add in pairs. */
+/* Returns the statistics of a row of a tile. Four neighboring lanes hold the row: lane t of them
+ * has columns 8 i + 2 t and 8 i + 2 t + 1 as c[i][2 half] and c[i][2 half + 1]. Columns from `left`
+ * on do not count. Each lane adds its columns in ascending order, then lanes add in pairs. */
 template <int NT>
 static __device__ inline struct softmax_state softmax_of_tile(
 	const float (&c)[NT][4], int half, int left)

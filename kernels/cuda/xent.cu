@@ -158,7 +158,7 @@ static __device__ inline struct softmax_state join_tiles(
 	return {new_max, row_sum<WARPS>(state.sum * relative_exp<T>(state.max, new_max))};
 }
 
-/* Returns the statistics of a row, from its tiles if they have been computed, else from its logits. */
+/* Returns the statistics of a row, from its tiles if these are computed, else from its logits. */
 template <int WARPS, typename T>
 static __device__ inline struct softmax_state row_statistics(
 	const T *logits, const struct slice &s, int64_t row)

@@ -4,8 +4,8 @@
 #include "model/block.h"
 
 enum { Q, K, V }; /* column-parallel tensors */
-/* Gradients of queries, keys, values and the heads' output, a buffer of the attention kernels, and
- * gradients of normalized queries and keys. Activations: block.h. */
+/* sublayer_grads.m[]: gradients of queries, keys, values and the heads' output, a buffer of the
+ * attention kernels, gradients of normalized queries and keys. Activations: block.h. */
 enum { DQ, DK, DV, DOUT, DELTA, DQN, DKN };
 
 static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
@@ -37,7 +37,8 @@ static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_ten
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *grads)
+static void set_attn_sizes(
+	const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {
 	acts[ATT_O] = (struct mat_size){q_width(p), sum_type(p)};
 	acts[ATT_Q] = (struct mat_size){q_width(p), act_type(p)};
@@ -56,22 +57,23 @@ static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *
 	grads[DQ].type = grads[DK].type = act_type(p);
 }
 
-/* Return the gradients of the queries and keys that attention uses: after their norms, if any. */
-static struct mat grad_q(const struct sublayer_grads *g)
+/* Returns the gradient of the queries that attention uses: after their norm, if any. */
+static struct mat query_grad(const struct sublayer_grads *g)
 {
 	return g->m[DQN].rows ? g->m[DQN] : g->m[DQ];
 }
 
-static struct mat grad_k(const struct sublayer_grads *g)
+/* Returns the gradient of the keys that attention uses: after their norm, if any. */
+static struct mat key_grad(const struct sublayer_grads *g)
 {
 	return g->m[DKN].rows ? g->m[DKN] : g->m[DK];
 }
 
-static struct attn attn_shape(const struct pass *p, struct at at, int k_chunk)
+static struct attn attn_shape(const struct pass *p, struct loc loc, int k_chunk)
 {
 	int64_t len;
 	struct attn a = {
-		.window = model_window(p->m, at.layer),
+		.window = model_window(p->m, loc.layer),
 		.batch = p->c.batch,
 		.heads = slice_heads(p),
 		.kv_heads = slice_kv_heads(p),
@@ -79,187 +81,189 @@ static struct attn attn_shape(const struct pass *p, struct at at, int k_chunk)
 		.q_rows = p->rows / p->c.batch,
 		.k_rows = p->rows / p->c.batch,
 		.scale = model_attention_scale(p->m),
-		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
-		.first_head = (p->tp.first + at.slice) * slice_heads(p),
-		.start = p->in.start ? p->in.start + at.chunk * p->rows : NULL,
+		.drop = dropout_at(p, (struct loc){loc.layer, 0, 0}, DROP_PROBS),
+		.first_head = (p->tp.first + loc.slice) * slice_heads(p),
+		.start = p->in.start ? p->in.start + loc.chunk * p->rows : NULL,
 	};
-	chunk_runs(&p->cp, p->cp.first + at.chunk, a.q_first, &len);
+	chunk_runs(&p->cp, p->cp.first + loc.chunk, a.q_first, &len);
 	chunk_runs(&p->cp, k_chunk, a.k_first, &len);
 	return a;
 }
 
-/* Begins the exchange of keys and values (with g: and their gradients) between ranks. */
+/* Begins the exchange of keys and values between ranks; unless g is NULL, also of gradients. */
 static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_acts *a,
 	const struct sublayer_grads *g)
 {
 	const struct mat none = no_mat();
-	const struct ring_kv kv = {.local = {att_k(a), a->m[ATT_V], g ? grad_k(g) : none,
-					   g ? g->m[DV] : none},
+	const struct ring_kv kv = {.local = {att_k(a), a->m[ATT_V],
+					   g ? key_grad(g) : none, g ? g->m[DV] : none},
 		.slices = p->tp.local,
 		.rows = p->rows,
 		.wire = act_type(p)};
 	ring_exchange(ring, p->d, &kv);
 }
 
-/* Rounds a sum over chunks, unless it is complete. */
-static void round_between(struct pass *p, const struct ring *r, struct mat sum)
+/* Rounds an incomplete sum over chunks to bf16, if the pass rounds between chunks. */
+static void round_partial_sum(struct pass *p, const struct ring *r, struct mat sum)
 {
-	sum.amax = NULL; /* of a partial sum */
+	sum.amax = NULL; /* only a complete sum has an amax */
 	if (p->c.cp_rounds && !ring_last(r))
 		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
 }
 
-/* Applies rotary positions, in place; sign -1: their backward. */
-static void rotate(struct pass *p, struct mat x, struct at at, float sign)
+/* Applies RoPE in place, or its backward if sign is -1, unless the layer has no RoPE. */
+static void rotate(struct pass *p, struct mat x, struct loc loc, float sign)
 {
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
-	if (!model_rotates(p->m, at.layer) || !x.p)
+	if (!model_rotates(p->m, loc.layer) || !x.p)
 		return;
-	p->d->k->rope(p->d, x, p->m->head_dim, rope, doc_pos_of(p, at.chunk), sign);
+	p->d->k->rope(p->d, x, p->m->head_dim, rope, chunk_doc_pos(p, loc.chunk), sign);
 	if (sign > 0)
 		linear_round(p, x);
 }
 
-/* Normalizes and rotates queries or keys from the matmul. `from` is empty if they were kept. */
-static void norm_and_rotate(
-	struct pass *p, const struct sub *x, struct at at, int i, struct mat from)
+/* Normalizes and rotates queries (i = Q) or keys (K) `from` a matmul; empty: they were kept. */
+static void norm_and_rotate(struct pass *p, const struct sublayer_run *sub,
+	struct loc loc, int i, struct mat from)
 {
 	struct mat to = from;
-	if (x->t->in_norm[i] && from.p) {
-		to = part_of(p, x->a->m[i == Q ? ATT_QN : ATT_KN], at);
-		p->d->k->head_norm_fwd(p->d, to, from, param(p, x->t->in_norm[i], 0),
-			(float)p->m->c.norm_eps);
+	if (sub->tensors->in_norm[i] && from.p) {
+		to = mat_at(p, sub->acts->m[i == Q ? ATT_QN : ATT_KN], loc);
+		p->d->k->head_norm_fwd(p->d, to, from,
+			param(p, sub->tensors->in_norm[i], 0), (float)p->m->c.norm_eps);
 	}
-	rotate(p, to, at, 1);
-	show(p, i == Q ? "attention.wq" : "attention.wk", EXTENT_SLICE, at, to);
+	rotate(p, to, loc, 1);
+	observe(p, i == Q ? "attention.wq" : "attention.wk", EXTENT_SLICE, loc, to);
 }
 
-/* Computes the gradient dy of the matmul's result. `dy` may be columns of a larger matrix. */
-static void norm_and_rotate_backward(
-	struct pass *p, const struct sub *x, struct at at, int i, struct mat dy)
+/* Computes dy, the gradient of the matmul's result for queries (i = Q) or keys (K). */
+static void norm_and_rotate_backward(struct pass *p, const struct sublayer_run *sub,
+	struct loc loc, int i, struct mat dy)
 {
-	const struct tensor *norm = x->t->in_norm[i];
-	struct mat dn = norm ? part_of(p, x->g->m[i == Q ? DQN : DKN], at) : dy;
-	rotate(p, dn, at, -1);
+	const struct tensor *norm = sub->tensors->in_norm[i];
+	struct mat dn = norm ? mat_at(p, sub->grads->m[i == Q ? DQN : DKN], loc) : dy;
+	rotate(p, dn, loc, -1);
 	if (norm)
 		p->d->k->head_norm_bwd_x(p->d, dy, dn,
-			part_of(p, x->a->m[i == Q ? ATT_Q : ATT_K], at),
+			mat_at(p, sub->acts->m[i == Q ? ATT_Q : ATT_K], loc),
 			param(p, norm, 0), (float)p->m->c.norm_eps);
 }
 
-/* Computes leaves of the query and key norms, which all slices use, each for its heads. */
-static void leaves(struct pass *p, const struct sub *x, struct at at)
+/* Computes one slice's weight gradients of the query and key norms, which all slices share. */
+static void compute_qk_norm_leaves(
+	struct pass *p, const struct sublayer_run *sub, struct loc loc)
 {
-	for (int i = Q; i <= K && x->t->in_norm[i]; i++) {
-		if (x->t->in_norm[i]->frozen)
+	for (int i = Q; i <= K && sub->tensors->in_norm[i]; i++) {
+		if (sub->tensors->in_norm[i]->frozen)
 			continue;
-		p->d->k->head_norm_bwd_w(p->d, leaf(p, x->t->in_norm[i], at),
-			part_of(p, x->g->m[i == Q ? DQN : DKN], at),
-			part_of(p, x->a->m[i == Q ? ATT_Q : ATT_K], at),
+		p->d->k->head_norm_bwd_w(p->d,
+			leaf_buffer(p, sub->tensors->in_norm[i], loc),
+			mat_at(p, sub->grads->m[i == Q ? DQN : DKN], loc),
+			mat_at(p, sub->acts->m[i == Q ? ATT_Q : ATT_K], loc),
 			(float)p->m->c.norm_eps);
-		leaf_done(p, x->t->in_norm[i], at, 0);
+		leaf_done(p, sub->tensors->in_norm[i], loc, 0);
 	}
 }
 
-/* ---- forward --------------------------------------------------------------------- */
-
-static void enter(
-	struct pass *p, const struct sub *x, struct at at, struct slice_gather *h)
+static void qkv_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
+	struct slice_gather *h)
 {
 	struct linear l[SUBLAYER_INPUTS];
-	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
-	norm_and_rotate(p, x, at, Q, l[Q].y);
-	norm_and_rotate(p, x, at, K, l[K].y);
-	show(p, "attention.wv", EXTENT_SLICE, at, l[V].y);
+	column_parallel_forward(
+		p, loc, h, l, in_linears(p, sub, loc, &sub->acts->m[IN_RESULT], l));
+	norm_and_rotate(p, sub, loc, Q, l[Q].y);
+	norm_and_rotate(p, sub, loc, K, l[K].y);
+	observe(p, "attention.wv", EXTENT_SLICE, loc, l[V].y);
 }
 
-static void attend(
-	struct pass *p, struct at at, struct sublayer_acts *a, const struct ring *ring)
+/* Adds the attention of all local query chunks to the keys that the ring has now. */
+static void attend_ring_step(
+	struct pass *p, struct loc loc, struct sublayer_acts *a, const struct ring *ring)
 {
-	for (; at.chunk < p->cp.local; at.chunk++) {
-		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
-		struct attn shape = attn_shape(p, at, kc);
-		struct mat o = part_of(p, a->m[ATT_O], at);
-		p->d->k->attn_fwd(p->d, &shape, o, part_of(p, a->m[ATT_MAX], at).p,
-			part_of(p, a->m[ATT_SUM], at).p, part_of(p, att_q(a), at),
-			ring_at(ring, RING_K, at.slice, kc),
-			ring_at(ring, RING_V, at.slice, kc), ring_first(ring),
+	for (; loc.chunk < p->cp.local; loc.chunk++) {
+		int kc = ring_keys_for(ring, p->cp.first + loc.chunk);
+		struct attn shape = attn_shape(p, loc, kc);
+		struct mat o = mat_at(p, a->m[ATT_O], loc);
+		p->d->k->attn_fwd(p->d, &shape, o, mat_at(p, a->m[ATT_MAX], loc).p,
+			mat_at(p, a->m[ATT_SUM], loc).p, mat_at(p, att_q(a), loc),
+			ring_at(ring, RING_K, loc.slice, kc),
+			ring_at(ring, RING_V, loc.slice, kc), ring_first(ring),
 			ring_last(ring));
-		round_between(p, ring, o);
+		round_partial_sum(p, ring, o);
 		if (ring_last(ring))
-			linear_amax(p, o);
+			linear_compute_amax(p, o);
 		comm_poll();
 	}
 }
 
-void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
+void attend_all_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a)
 {
 	struct ring ring = ring_begin(&p->cp);
 	begin_exchange(p, &ring, a, NULL);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.local; s++)
-			attend(p, (struct at){layer, s, 0}, a, &ring);
+			attend_ring_step(p, (struct loc){layer, s, 0}, a, &ring);
 	ring_end(&ring);
 }
 
-static void inner(struct pass *p, const struct sub *x)
+static void attn_forward(struct pass *p, const struct sublayer_run *sub)
 {
-	p->ops.attend(p, x->layer, x->a);
-	show_parts(p, "attention", false, x->layer, x->a->m[ATT_O]);
+	p->ops.attend(p, sub->layer, sub->acts);
+	observe_slices(p, "attention", false, sub->layer, sub->acts->m[ATT_O]);
 }
 
-/* ---- backward -------------------------------------------------------------------- */
-
-static void leave_backward(
-	struct pass *p, const struct sub *x, struct at at, struct slice_gather *d)
+static void attn_out_backward(struct pass *p, const struct sublayer_run *sub,
+	struct loc loc, struct slice_gather *d)
 {
-	struct mat dout = part_of(p, x->g->m[DOUT], at);
-	linear_leave_backward(p, at, dout, d, x->t->out, no_mat(), no_mat());
-	show_gradient(p, "attention", EXTENT_SLICE, at, dout);
+	struct mat dout = mat_at(p, sub->grads->m[DOUT], loc);
+	row_parallel_backward(p, loc, dout, d, sub->tensors->out, no_mat(), no_mat());
+	observe_gradient(p, "attention", EXTENT_SLICE, loc, dout);
 }
 
-static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *a,
-	struct sublayer_grads *g, struct ring *ring)
+/* Adds to the gradients of all local queries and of the keys and values that the ring has now. */
+static void attend_ring_step_backward(struct pass *p, struct loc loc,
+	struct sublayer_acts *a, struct sublayer_grads *g, struct ring *ring)
 {
-	int last = p->cp.local - 1, s = at.slice;
+	int last = p->cp.local - 1, s = loc.slice;
 	/* the last query chunk comes first, so that the gradients of its keys are sent early */
-	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
-		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
-		struct attn shape = attn_shape(p, at, kc);
-		struct mat dq = part_of(p, grad_q(g), at);
+	for (loc.chunk = last; loc.chunk >= 0; loc.chunk--) {
+		int kc = ring_keys_for(ring, p->cp.first + loc.chunk);
+		struct attn shape = attn_shape(p, loc, kc);
+		struct mat dq = mat_at(p, query_grad(g), loc);
 		struct mat dk = ring_at(ring, RING_DK, s, kc);
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
-		if (at.chunk == 0)
+		if (loc.chunk == 0)
 			ring_recv_grads(ring, s);
-		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, part_of(p, g->m[DELTA], at).p,
-			part_of(p, g->m[DOUT], at), part_of(p, a->m[ATT_O], at),
-			part_of(p, a->m[ATT_MAX], at).p, part_of(p, att_q(a), at),
+		p->d->k->attn_bwd(p->d, &shape, dq, dk, dv, mat_at(p, g->m[DELTA], loc).p,
+			mat_at(p, g->m[DOUT], loc), mat_at(p, a->m[ATT_O], loc),
+			mat_at(p, a->m[ATT_MAX], loc).p, mat_at(p, att_q(a), loc),
 			ring_at(ring, RING_K, s, kc), ring_at(ring, RING_V, s, kc),
 			ring_first(ring));
-		round_between(p, ring, dq);
-		round_between(p, ring, dk);
-		round_between(p, ring, dv);
-		if (at.chunk == last)
+		round_partial_sum(p, ring, dq);
+		round_partial_sum(p, ring, dk);
+		round_partial_sum(p, ring, dv);
+		if (loc.chunk == last)
 			ring_send_grads(ring, s);
 		comm_poll();
 	}
 }
 
 /* Computes the gradients of queries, keys and values from DOUT. */
-static void inner_backward(struct pass *p, const struct sub *x)
+static void attn_backward(struct pass *p, const struct sublayer_run *sub)
 {
 	struct ring ring = ring_begin(&p->cp);
-	begin_exchange(p, &ring, x->a, x->g);
+	begin_exchange(p, &ring, sub->acts, sub->grads);
 	while (ring_next(&ring))
 		for (int s = 0; s < p->tp.local; s++)
-			attend_backward(
-				p, (struct at){x->layer, s, 0}, x->a, x->g, &ring);
+			attend_ring_step_backward(p, (struct loc){sub->layer, s, 0},
+				sub->acts, sub->grads, &ring);
 	ring_end(&ring);
 }
 
 /* Passes a gradient that may be columns of a larger matrix to the observer, as a copy. A plan
  * includes the copy even without an observer, since it may be set later. */
-static void show_columns(struct pass *p, const char *name, struct at at, struct mat dx)
+static void observe_columns(
+	struct pass *p, const char *name, struct loc loc, struct mat dx)
 {
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
@@ -269,31 +273,31 @@ static void show_columns(struct pass *p, const char *name, struct at at, struct 
 			p->d->k->copy(p->d, copy, dx);
 		dx = copy;
 	}
-	show_gradient(p, name, EXTENT_SLICE, at, dx);
+	observe_gradient(p, name, EXTENT_SLICE, loc, dx);
 	arena_reset(scratch, mark);
 }
 
-static void enter_backward(
-	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
+static void qkv_backward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
+	struct slice_sum *sum)
 {
 	struct linear l[SUBLAYER_INPUTS];
-	int n = sub_linears(p, x, at, x->g->m, l);
-	norm_and_rotate_backward(p, x, at, Q, l[Q].y);
-	norm_and_rotate_backward(p, x, at, K, l[K].y);
+	int n = in_linears(p, sub, loc, sub->grads->m, l);
+	norm_and_rotate_backward(p, sub, loc, Q, l[Q].y);
+	norm_and_rotate_backward(p, sub, loc, K, l[K].y);
 	for (int i = 0; i < n; i++)
-		linear_amax(p, l[i].y);
-	show_columns(p, "attention.wq", at, l[Q].y);
-	show_columns(p, "attention.wk", at, l[K].y);
-	show_columns(p, "attention.wv", at, l[V].y);
-	linear_enter_backward(p, at, sum, l, n);
+		linear_compute_amax(p, l[i].y);
+	observe_columns(p, "attention.wq", loc, l[Q].y);
+	observe_columns(p, "attention.wk", loc, l[K].y);
+	observe_columns(p, "attention.wv", loc, l[V].y);
+	column_parallel_backward(p, loc, sum, l, n);
 }
 
 const struct sublayer attention_heads = {
 	.norm = "attention_norm",
 	.out = "attention.wo",
 	.drop = DROP_ATTENTION,
-	.joins = true,
-	.until = {[ATT_O] = RECOMPUTE_MATMULS,
+	.joins_grads = true,
+	.kept_until = {[ATT_O] = RECOMPUTE_MATMULS,
 		[ATT_Q] = RECOMPUTE_MATMULS,
 		[ATT_K] = RECOMPUTE_SELECTIVE,
 		[ATT_V] = RECOMPUTE_MATMULS,
@@ -301,12 +305,12 @@ const struct sublayer attention_heads = {
 		[ATT_SUM] = RECOMPUTE_MATMULS,
 		[ATT_QN] = RECOMPUTE_MATMULS,
 		[ATT_KN] = RECOMPUTE_SELECTIVE},
-	.tensors = add_attn_tensors,
-	.sizes = sizes,
-	.enter = enter,
-	.inner = inner,
-	.leaves = leaves,
-	.leave_backward = leave_backward,
-	.inner_backward = inner_backward,
-	.enter_backward = enter_backward,
+	.add_tensors = add_attn_tensors,
+	.set_sizes = set_attn_sizes,
+	.in_forward = qkv_forward,
+	.inner_forward = attn_forward,
+	.other_leaves = compute_qk_norm_leaves,
+	.out_backward = attn_out_backward,
+	.inner_backward = attn_backward,
+	.in_backward = qkv_backward,
 };

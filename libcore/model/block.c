@@ -2,43 +2,46 @@
  * the sum over slices, dropout and the residual are common to all sublayers; see block.h. */
 #include "model/block.h"
 
-static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
-	struct block_grads *g)
+static struct sublayer_run sublayer_run(const struct pass *p, int64_t layer, int i,
+	struct block_acts *b, struct block_grads *g)
 {
-	return (struct sub){.f = p->m->arch->sublayer[i],
-		.t = &p->m->blocks[layer].sub[i],
-		.a = b ? &b->sub[i] : NULL,
-		.g = g ? &g->sub[i] : NULL,
+	return (struct sublayer_run){.fn = p->m->arch->sublayer[i],
+		.tensors = &p->m->blocks[layer].sub[i],
+		.acts = b ? &b->sub[i] : NULL,
+		.grads = g ? &g->sub[i] : NULL,
 		.layer = layer,
-		.i = i};
+		.index = i};
 }
 
-static bool is_kept(const struct pass *p, const struct sub *x, int j)
+/* Returns true if matrix j of sublayer_acts.m is kept until the backward, not recomputed. */
+static bool keeps_act(const struct pass *p, const struct sublayer_run *sub, int j)
 {
-	return pass_recomputes(p, x->layer) <= x->f->until[j];
+	return pass_recomputes(p, sub->layer) <= sub->fn->kept_until[j];
 }
 
-int sub_linears(const struct pass *p, const struct sub *x, struct at at,
+int in_linears(const struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	const struct mat *m, struct linear l[SUBLAYER_INPUTS])
 {
 	int n = 0;
-	for (; n < SUBLAYER_INPUTS && x->t->in[n]; n++)
-		l[n] = (struct linear){.y = x->again && is_kept(p, x, ENTER_OUT + n)
-						    ? no_mat()
-						    : part_of(p, m[n], at),
-			.w = x->t->in[n],
-			.bias = x->t->in_bias[n]};
+	for (; n < SUBLAYER_INPUTS && sub->tensors->in[n]; n++)
+		l[n] = (struct linear){
+			.y = sub->recomputes && keeps_act(p, sub, IN_RESULT + n)
+				     ? no_mat()
+				     : mat_at(p, m[n], loc),
+			.w = sub->tensors->in[n],
+			.bias = sub->tensors->in_bias[n]};
 	return n;
 }
 
-static struct stream_norm norm_of(const struct pass *p, const struct sub *x, int c)
+static struct stream_norm sublayer_norm(
+	const struct pass *p, const struct sublayer_run *sub, int c)
 {
-	return (struct stream_norm){.what = x->f->norm,
-		.at = {x->layer, 0, c},
-		.h = chunk_of(p, x->a->h, c),
-		.stats = stats_of(p, x->a->stats, c),
-		.weight = x->t->norm,
-		.bias = x->t->norm_bias};
+	return (struct stream_norm){.name = sub->fn->norm,
+		.loc = {sub->layer, 0, c},
+		.h = chunk_rows(p, sub->acts->h, c),
+		.stats = chunk_stats(p, sub->acts->stats, c),
+		.weight = sub->tensors->norm,
+		.bias = sub->tensors->norm_bias};
 }
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -47,66 +50,68 @@ struct sizes {
 	struct mat_size acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
 };
 
-static struct sizes sizes_of(const struct pass *p, int i)
+static struct sizes sublayer_sizes(const struct pass *p, int i)
 {
 	struct sizes z = {0};
-	p->m->arch->sublayer[i]->sizes(p, z.acts, z.grads);
+	p->m->arch->sublayer[i]->set_sizes(p, z.acts, z.grads);
 	return z;
 }
 
-/* Returns the shape of a matrix of a sublayer, without memory. */
-static struct mat size_of(const struct pass *p, const struct mat_size *z)
+/* Returns a matrix [slice][chunk][row][cols] of a sublayer without memory. */
+static struct mat sublayer_shape(const struct pass *p, const struct mat_size *z)
 {
 	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, z->cols, z->type);
 }
 
-/* Returns the shape of this rank's residual stream, without memory. */
-static struct mat stream_size(const struct pass *p, enum dtype type)
+/* Returns a matrix [chunk][row][dim] for this rank's residual stream without memory. */
+static struct mat stream_shape(const struct pass *p, enum dtype type)
 {
 	return mat_typed(NULL, p->cp.local * p->stream_rows, p->m->c.dim, type);
 }
 
-static struct mat take(struct arena *a, struct mat size)
+/* Allocates a matrix of the same shape and type; an empty one if it has no columns. */
+static struct mat alloc_shape(struct arena *a, struct mat shape)
 {
-	return size.cols ? mat_alloc(a, size.rows, size.cols, size.type) : no_mat();
+	return shape.cols ? mat_alloc(a, shape.rows, shape.cols, shape.type) : no_mat();
 }
 
 /* How activations are allocated. The recomputed activations of all blocks share one buffer. */
 struct allocation {
-	bool shared; /* allocates the shared buffers; else the kept activations of a block */
-	bool casts; /* keeps only the casts of activations that selective recomputation drops */
+	bool is_shared; /* allocates the shared buffers; else the kept activations of a block */
+	bool keeps_casts; /* float8: keeps casts instead of what selective recomputation drops */
 	enum recompute recompute;
 	struct arena *arena;
 };
 
-/* Allocates a matrix, if `o` includes it. `until`: the highest recomputation that keeps it. */
-static void alloc_act(
-	const struct allocation *o, enum recompute until, struct mat *to, struct mat size)
+/* Allocates *to if `o` includes it. `until`: the highest recomputation that keeps the matrix. */
+static void alloc_act(const struct allocation *o, enum recompute until, struct mat *to,
+	struct mat shape)
 {
-	bool kept = o->recompute <= until && !(o->casts && until == RECOMPUTE_NONE);
-	if (kept != o->shared)
-		*to = take(o->arena, size);
+	bool is_kept =
+		o->recompute <= until && !(o->keeps_casts && until == RECOMPUTE_NONE);
+	if (is_kept != o->is_shared)
+		*to = alloc_shape(o->arena, shape);
 }
 
 static void alloc_acts(
 	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
 {
-	const struct sizes z = sizes_of(p, i);
+	const struct sizes z = sublayer_sizes(p, i);
 	const struct sublayer *f = p->m->arch->sublayer[i];
 	if (i)
-		alloc_act(o, RECOMPUTE_SELECTIVE, &a->x, stream_size(p, DT_F32));
+		alloc_act(o, RECOMPUTE_SELECTIVE, &a->x, stream_shape(p, DT_F32));
 	alloc_act(o, RECOMPUTE_NONE, &a->h,
 		mat_typed(NULL, p->cp.local * p->rows, p->m->c.dim, act_type(p)));
 	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
 		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		alloc_act(o, f->until[j], &a->m[j], size_of(p, &z.acts[j]));
+		alloc_act(o, f->kept_until[j], &a->m[j], sublayer_shape(p, &z.acts[j]));
 }
 
 void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro)
 {
-	const struct allocation o = {.shared = true,
-		.casts = p->c.precision == PRECISION_FLOAT8,
+	const struct allocation o = {.is_shared = true,
+		.keeps_casts = p->c.precision == PRECISION_FLOAT8,
 		.recompute = pass_recomputes(p, -1),
 		.arena = micro};
 	*b = (struct block_acts){0};
@@ -118,180 +123,188 @@ void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block
 	struct arena *micro)
 {
 	bool casts = linear_keeps_casts(p, layer);
-	const struct allocation o = {
-		.casts = casts, .recompute = pass_recomputes(p, layer), .arena = micro};
+	const struct allocation o = {.keeps_casts = casts,
+		.recompute = pass_recomputes(p, layer),
+		.arena = micro};
 	*b = p->shared;
 	b->sub[0].x = x;
 	if (p->c.residual == DT_F32)
-		b->sub[0].x = take(micro, stream_size(p, DT_F32));
+		b->sub[0].x = alloc_shape(micro, stream_shape(p, DT_F32));
 	else
-		b->x = take(micro, stream_size(p, p->c.residual)).p;
+		b->x = alloc_shape(micro, stream_shape(p, p->c.residual)).p;
 	for (int i = 0; i < SUBLAYERS; i++)
 		alloc_acts(p, &o, i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
-		&b->sub[ATTENTION].m[INNER_OUT], &b->sub[FFN].h,
-		&b->sub[FFN].m[INNER_OUT]};
+		&b->sub[ATTENTION].m[INNER_RESULT], &b->sub[FFN].h,
+		&b->sub[FFN].m[INNER_RESULT]};
 	b->amax =
 		linear_alloc_casts(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
 /* Allocates the gradient of a sublayer's output. */
-static struct mat take_output_grad(const struct pass *p, struct arena *a)
+static struct mat alloc_output_grad(const struct pass *p, struct arena *a)
 {
 	return mat_alloc(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
 }
 
-struct grad_copy block_copy(struct pass *p, int64_t lowest)
+struct grad_copy grad_copy_alloc(struct pass *p, int64_t lowest)
 {
 	struct arena *a = p->d->scratch;
 	struct grad_copy g = {.lowest = lowest};
 	struct mat *const copy[] = {&g.copy};
 	if (!norm_writes_copies(p))
 		return g;
-	g.copy = take_output_grad(p, a);
+	g.copy = alloc_output_grad(p, a);
 	g.sums = mat_alloc(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
-	/* (if any block is float8, the middle one is) */
-	linear_amax_begin(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
+	/* the middle block is float8 if any block is: sets amax and cast for float8 blocks */
+	linear_clear_amax(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
 }
 
-/* Allocates the gradients of the outputs of enter() as columns of one matrix. */
-static void take_joined(
-	const struct pass *p, const struct sub *x, const struct sizes *z, struct arena *a)
+/* Allocates the gradients of the results of in_forward() as columns of one matrix. */
+static void alloc_joined_grads(const struct pass *p, const struct sublayer_run *sub,
+	const struct sizes *z, struct arena *a)
 {
-	struct mat all = size_of(p, &z->grads[0]);
-	int64_t at = 0;
-	for (int j = 1; j < SUBLAYER_INPUTS && x->t->in[j]; j++)
+	struct mat all = sublayer_shape(p, &z->grads[0]);
+	int64_t col = 0;
+	for (int j = 1; j < SUBLAYER_INPUTS && sub->tensors->in[j]; j++)
 		all.cols += z->grads[j].cols;
-	all = take(a, all);
-	for (int j = 0; j < SUBLAYER_INPUTS && x->t->in[j]; j++) {
-		x->g->m[j] = mat_cols(all, at, z->grads[j].cols);
-		at += z->grads[j].cols;
+	all = alloc_shape(a, all);
+	for (int j = 0; j < SUBLAYER_INPUTS && sub->tensors->in[j]; j++) {
+		sub->grads->m[j] = mat_cols(all, col, z->grads[j].cols);
+		col += z->grads[j].cols;
 	}
 }
 
 /* Returns true if one matmul computes the gradient of the sublayer's input. */
-static bool is_one_matmul(const struct sub *x)
+static bool needs_one_matmul(const struct sublayer_run *sub)
 {
-	return !x->t->in[1] || x->g->m[0].stride;
+	return !sub->tensors->in[1] || sub->grads->m[0].stride;
 }
 
-/* Allocates the gradients that a sublayer keeps. `copy`: from a norm, replaces g->d. */
-static void alloc_grads(
-	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
+/* Allocates a sublayer's gradients, except scratch. `copy`: g->d, if a norm wrote it; or empty. */
+static void alloc_grads(const struct pass *p, const struct sublayer_run *sub,
+	struct mat copy, struct arena *a)
 {
-	const struct sizes z = sizes_of(p, x->i);
-	struct sublayer_grads *g = x->g;
+	const struct sizes z = sublayer_sizes(p, sub->index);
+	struct sublayer_grads *g = sub->grads;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
 	*g = (struct sublayer_grads){
-		.d = copy.p ? linear_cast_of(p, x->layer, copy) : take_output_grad(p, a)};
-	if (x->f->joins && linear_joins(p, x->layer))
-		take_joined(p, x, &z, a);
+		.d = copy.p ? linear_drop_unused_cast(p, sub->layer, copy)
+			    : alloc_output_grad(p, a)};
+	if (sub->fn->joins_grads && linear_can_join(p, sub->layer))
+		alloc_joined_grads(p, sub, &z, a);
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
 		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
 			continue;
-		g->m[j] = take(a, size_of(p, &z.grads[j]));
-		if (j < SUBLAYER_INPUTS) /* the other ones are not matmul operands */
+		g->m[j] = alloc_shape(a, sublayer_shape(p, &z.grads[j]));
+		if (j < SUBLAYER_INPUTS) /* other gradients are not matmul operands */
 			operands[n++] = &g->m[j];
 	}
-	if (x->f->sums && x->f->sums(p, x))
+	if (sub->fn->sums_grad && sub->fn->sums_grad(p, sub))
 		g->sums = mat_alloc(a, p->cp.local, g->m[0].cols, DT_F32);
 	/* the sum of several matmuls is fp32 */
-	g->dh = take(a, stream_size(p, is_one_matmul(x) ? slice_type(p) : DT_F32));
+	g->dh = alloc_shape(
+		a, stream_shape(p, needs_one_matmul(sub) ? slice_type(p) : DT_F32));
 	if (!copy.p)
 		operands[n++] = &g->d;
-	g->amax = linear_alloc_casts(p, x->layer, operands, n, true, a);
+	g->amax = linear_alloc_casts(p, sub->layer, operands, n, true, a);
 }
 
-static void alloc_scratch(struct pass *p, int i, struct sublayer_grads *g)
+/* Allocates a sublayer's gradients that only its backward needs. */
+static void alloc_scratch_grads(struct pass *p, int i, struct sublayer_grads *g)
 {
-	const struct sizes z = sizes_of(p, i);
+	const struct sizes z = sublayer_sizes(p, i);
 	for (int j = 0; j < SUBLAYER_MATS; j++)
 		if (z.grads[j].scratch)
-			g->m[j] = take(p->d->scratch, size_of(p, &z.grads[j]));
+			g->m[j] = alloc_shape(
+				p->d->scratch, sublayer_shape(p, &z.grads[j]));
 }
 
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a)
 {
 	for (int i = 0; i < SUBLAYERS; i++) {
-		const struct sub x = sub_of(p, layer, i, NULL, g);
-		alloc_grads(p, &x, no_mat(), a);
+		const struct sublayer_run sub = sublayer_run(p, layer, i, NULL, g);
+		alloc_grads(p, &sub, no_mat(), a);
 	}
 }
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* Computes the norm, unless `normed` already, and with `matmuls` the column-parallel matmuls. */
-static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls)
+/* Gathers the norm, computed unless `has_norm`; `with_matmuls`: also multiplies by `in`. */
+static void norm_in_forward(
+	struct pass *p, const struct sublayer_run *sub, bool has_norm, bool with_matmuls)
 {
 	for (int c = 0; c < p->cp.local; c++) {
-		const struct stream_norm norm = norm_of(p, x, c);
+		const struct stream_norm norm = sublayer_norm(p, sub, c);
 		struct slice_gather h;
-		if (!normed)
-			norm_forward(p, &norm, stream_of(p, x->a->x, c));
+		if (!has_norm)
+			norm_forward(p, &norm, stream_chunk(p, sub->acts->x, c));
 		size_t mark = arena_mark(p->d->scratch);
-		norm_gather(p, &h, &norm);
-		for (int s = 0; s < p->tp.local && matmuls; s++)
-			x->f->enter(p, x, (struct at){x->layer, s, c}, &h);
+		norm_gather_begin(p, &h, &norm);
+		for (int s = 0; s < p->tp.local && with_matmuls; s++)
+			sub->fn->in_forward(p, sub, (struct loc){sub->layer, s, c}, &h);
 		slice_gather_end(&h);
 		arena_reset(p->d->scratch, mark);
 	}
 }
 
-/* Computes y, and the norm of sublayer `next` unless it is NULL. */
-static void leave(
-	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
+/* Computes the output y and, unless `next` is NULL, the norm of the next sublayer. */
+static void out_forward(struct pass *p, const struct sublayer_run *sub, struct mat y,
+	const struct sublayer_run *next)
 {
 	for (int c = 0; c < p->cp.local; c++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct mat yc = stream_of(p, y, c);
+		struct mat yc = stream_chunk(p, y, c);
 		const struct residual r = {yc, sum_buffer(p, yc),
-			stream_of(p, x->a->x, c), x->t->bias, x->f->drop};
+			stream_chunk(p, sub->acts->x, c), sub->tensors->bias,
+			sub->fn->drop};
 		struct stream_norm norm;
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows, act_type(p));
-		struct at at = {x->layer, 0, c};
-		for (; at.slice < p->tp.local; at.slice++)
-			linear_leave(p, at, &sum, part_of(p, x->a->m[INNER_OUT], at),
-				x->t->out);
+		struct loc loc = {sub->layer, 0, c};
+		for (; loc.slice < p->tp.local; loc.slice++)
+			row_parallel_forward(p, loc, &sum,
+				mat_at(p, sub->acts->m[INNER_RESULT], loc),
+				sub->tensors->out);
 		slice_sum_end(&sum);
 		if (next)
-			norm = norm_of(p, next, c);
-		add_residual(p, at, &r, next ? &norm : NULL);
+			norm = sublayer_norm(p, next, c);
+		add_residual(p, loc, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
-		at.slice = 0;
-		show(p, x->f->out, EXTENT_STREAM, at, yc);
+		loc.slice = 0;
+		observe(p, sub->fn->out, EXTENT_STREAM, loc, yc);
 	}
 }
 
-static void inner(struct pass *p, const struct sub *x)
+static void inner_forward(struct pass *p, const struct sublayer_run *sub)
 {
-	if (!x->again || !is_kept(p, x, INNER_OUT))
-		x->f->inner(p, x);
+	if (!sub->recomputes || !keeps_act(p, sub, INNER_RESULT))
+		sub->fn->inner_forward(p, sub);
 }
 
-/* Computes both sublayers; `again`: only activations that were not kept. */
+/* Computes both sublayers; `recomputes`: only activations that were not kept. y: output or NULL. */
 static void compute_sublayers(struct pass *p, int64_t layer, struct block_acts *b,
-	const struct mat *y, bool again)
+	const struct mat *y, bool recomputes)
 {
-	struct sub attention = sub_of(p, layer, ATTENTION, b, NULL);
-	struct sub ffn = sub_of(p, layer, FFN, b, NULL);
-	attention.again = ffn.again = again;
-	enter(p, &attention, false, true);
-	inner(p, &attention);
-	leave(p, &attention, ffn.a->x, &ffn);
-	enter(p, &ffn, true, true);
-	inner(p, &ffn);
+	struct sublayer_run attention = sublayer_run(p, layer, ATTENTION, b, NULL);
+	struct sublayer_run ffn = sublayer_run(p, layer, FFN, b, NULL);
+	attention.recomputes = ffn.recomputes = recomputes;
+	norm_in_forward(p, &attention, false, true);
+	inner_forward(p, &attention);
+	out_forward(p, &attention, ffn.acts->x, &ffn);
+	norm_in_forward(p, &ffn, true, true);
+	inner_forward(p, &ffn);
 	if (y)
-		leave(p, &ffn, *y, NULL);
+		out_forward(p, &ffn, *y, NULL);
 }
 
-void block_input(struct pass *p, struct block_acts *b, bool narrow)
+void block_restore_input(struct pass *p, struct block_acts *b, bool rounds)
 {
 	struct mat x = b->sub[0].x;
-	if (b->x && narrow)
+	if (b->x && rounds)
 		p->d->k->narrow(p->d, b->x, x, p->c.residual);
 	if (b->x)
 		p->d->k->widen(p->d, x, b->x, p->c.residual);
@@ -314,92 +327,97 @@ static void recompute(
 	if (how > RECOMPUTE_SELECTIVE)
 		compute_sublayers(p, layer, b, NULL, true);
 	for (int i = 0; how == RECOMPUTE_SELECTIVE && for_weights && i < SUBLAYERS; i++) {
-		struct sub x = sub_of(p, layer, i, b, NULL);
-		x.again = true;
-		enter(p, &x, false, false);
-		inner(p, &x);
+		struct sublayer_run sub = sublayer_run(p, layer, i, b, NULL);
+		sub.recomputes = true;
+		norm_in_forward(p, &sub, false, false);
+		inner_forward(p, &sub);
 	}
 	p->observer = observer;
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* Computes the gradients of the results of enter() from dx, the sublayer's output gradient. */
-static void inner_backward(
-	struct pass *p, const struct sub *x, struct mat dx, bool copied)
+/* Computes the gradients of in_forward()'s results from dx, the sublayer's output gradient. */
+static void out_inner_backward(
+	struct pass *p, const struct sublayer_run *sub, struct mat dx, bool is_copied)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	linear_amax_begin(p, x->g->amax);
-	alloc_scratch(p, x->i, x->g);
+	linear_clear_amax(p, sub->grads->amax);
+	alloc_scratch_grads(p, sub->index, sub->grads);
 	for (int c = 0; c < p->cp.local; c++) {
 		size_t before = arena_mark(p->d->scratch);
 		struct slice_gather d;
-		residual_gather(p, &d, (struct at){x->layer, 0, c}, x->f->drop, x->g->d,
-			stream_of(p, dx, c), copied);
+		output_grad_gather_begin(p, &d, (struct loc){sub->layer, 0, c},
+			sub->fn->drop, sub->grads->d, stream_chunk(p, dx, c), is_copied);
 		for (int s = 0; s < p->tp.local; s++)
-			x->f->leave_backward(p, x, (struct at){x->layer, s, c}, &d);
+			sub->fn->out_backward(p, sub, (struct loc){sub->layer, s, c}, &d);
 		slice_gather_end(&d);
 		arena_reset(p->d->scratch, before);
 	}
-	x->f->inner_backward(p, x);
+	sub->fn->inner_backward(p, sub);
 	arena_reset(p->d->scratch, mark);
 }
 
-/* Computes the leaves of one chunk, except the norm's. */
-static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat sums)
+/* Computes a chunk's weight gradients, except the norm's. `sums`: of the output gradient's rows. */
+static void compute_leaves(
+	struct pass *p, const struct sublayer_run *sub, int c, struct mat sums)
 {
-	struct at at = {x->layer, 0, c};
-	bias_leaves(p, at, x->t->bias, local_rows(p, chunk_of(p, x->g->d, c)), sums);
-	for (; at.slice < p->tp.local; at.slice++) {
-		if (x->f->leaves)
-			x->f->leaves(p, x, at);
-		const struct linear out = {.y = chunk_of(p, x->g->d, c), .w = x->t->out};
+	struct loc loc = {sub->layer, 0, c};
+	bias_leaves(p, loc, sub->tensors->bias,
+		local_rows(p, chunk_rows(p, sub->grads->d, c)), sums);
+	for (; loc.slice < p->tp.local; loc.slice++) {
+		if (sub->fn->other_leaves)
+			sub->fn->other_leaves(p, sub, loc);
+		const struct linear out = {
+			.y = chunk_rows(p, sub->grads->d, c), .w = sub->tensors->out};
 		struct linear in[SUBLAYER_INPUTS];
-		int n = sub_linears(p, x, at, x->g->m, in);
-		if (x->g->sums.p)
-			in[0].sums = mat_rows(x->g->sums, c, 1);
-		linear_weights(p, at, part_of(p, x->a->m[INNER_OUT], at), &out, 1);
-		linear_weights(p, at, chunk_of(p, x->a->h, c), in, n);
+		int n = in_linears(p, sub, loc, sub->grads->m, in);
+		if (sub->grads->sums.p)
+			in[0].sums = mat_rows(sub->grads->sums, c, 1);
+		linear_weights(
+			p, loc, mat_at(p, sub->acts->m[INNER_RESULT], loc), &out, 1);
+		linear_weights(p, loc, chunk_rows(p, sub->acts->h, c), in, n);
 	}
 }
 
-/* Returns the outputs of a norm's backward for the preceding sublayer, if it is on this stage. */
-static struct norm_grad copy_for_preceding(
-	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
+/* Returns the copies to write for the preceding sublayer; empty if it is on another stage. */
+static struct norm_grad preceding_grad_copy(const struct pass *p,
+	const struct sublayer_run *sub, const struct grad_copy *copy)
 {
-	int64_t layer = x->i == ATTENTION ? x->layer - 1 : x->layer;
+	int64_t layer = sub->index == ATTENTION ? sub->layer - 1 : sub->layer;
 	if (!copy || !copy->copy.p || layer < copy->lowest)
 		return (struct norm_grad){0};
-	return (struct norm_grad){.copy = linear_cast_of(p, layer, copy->copy),
+	return (struct norm_grad){.copy = linear_drop_unused_cast(p, layer, copy->copy),
 		.sums = copy->sums,
-		.copy_bias = p->m->blocks[layer].sub[!x->i].bias};
+		.copy_bias = p->m->blocks[layer].sub[!sub->index].bias};
 }
 
-/* Adds to dx, the gradient of the residual stream, from the gradients of the results of enter(). */
-static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
-	bool leaves, struct grad_copy *copy)
+/* Adds to dx, the gradient of the residual stream, from the gradients of in_forward()'s results. */
+static void in_norm_backward(struct pass *p, const struct sublayer_run *sub,
+	struct mat dx, bool with_leaves, struct grad_copy *copy)
 {
-	struct norm_grad g = copy_for_preceding(p, x, copy);
-	struct mat sums = copy && copy->valid ? copy->sums : no_mat();
+	struct norm_grad g = preceding_grad_copy(p, sub, copy);
+	struct mat sums = copy && copy->is_valid ? copy->sums : no_mat();
 	for (int c = 0; c < p->cp.local; c++) {
-		const struct stream_norm norm = norm_of(p, x, c);
-		struct mat dh = stream_of(p, x->g->dh, c);
+		const struct stream_norm norm = sublayer_norm(p, sub, c);
+		struct mat dh = stream_chunk(p, sub->grads->dh, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows,
-			is_one_matmul(x) ? act_type(p) : dh.type);
+			needs_one_matmul(sub) ? act_type(p) : dh.type);
 		for (int s = 0; s < p->tp.local; s++)
-			x->f->enter_backward(p, x, (struct at){x->layer, s, c}, &sum);
+			sub->fn->in_backward(
+				p, sub, (struct loc){sub->layer, s, c}, &sum);
 		slice_sum_send(&sum);
-		if (leaves)
-			weight_leaves(p, x, c, sums);
+		if (with_leaves)
+			compute_leaves(p, sub, c, sums);
 		slice_sum_end(&sum);
-		g.dx = stream_of(p, dx, c);
+		g.dx = stream_chunk(p, dx, c);
 		g.dy = dh;
-		g.x = stream_of(p, x->a->x, c);
-		norm_backward(p, &norm, &g, leaves);
+		g.x = stream_chunk(p, sub->acts->x, c);
+		norm_backward(p, &norm, &g, with_leaves);
 	}
 	if (copy)
-		copy->valid = g.copy.p != NULL;
+		copy->is_valid = g.copy.p != NULL;
 }
 
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
@@ -407,13 +425,13 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct block_grads g;
-	block_input(p, b, false);
+	block_restore_input(p, b, false);
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
-		const struct sub x = sub_of(p, layer, i, b, &g);
-		alloc_grads(p, &x, copy->copy, p->d->scratch);
-		inner_backward(p, &x, dx, copy->valid);
-		enter_backward(p, &x, dx, true, copy);
+		const struct sublayer_run sub = sublayer_run(p, layer, i, b, &g);
+		alloc_grads(p, &sub, copy->copy, p->d->scratch);
+		out_inner_backward(p, &sub, dx, copy->is_valid);
+		in_norm_backward(p, &sub, dx, true, copy);
 		arena_reset(p->d->scratch, mark);
 	}
 }
@@ -421,27 +439,27 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx)
 {
-	block_input(p, b, false);
+	block_restore_input(p, b, false);
 	recompute(p, layer, b, false);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
-		const struct sub x = sub_of(p, layer, i, b, g);
-		inner_backward(p, &x, dx, false);
-		enter_backward(p, &x, dx, false, NULL);
+		const struct sublayer_run sub = sublayer_run(p, layer, i, b, g);
+		out_inner_backward(p, &sub, dx, false);
+		in_norm_backward(p, &sub, dx, false, NULL);
 	}
 }
 
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g)
 {
-	block_input(p, b, false);
+	block_restore_input(p, b, false);
 	recompute(p, layer, b, true);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
-		const struct sub x = sub_of(p, layer, i, b, g);
+		const struct sublayer_run sub = sublayer_run(p, layer, i, b, g);
 		for (int c = 0; c < p->cp.local; c++) {
-			const struct stream_norm norm = norm_of(p, &x, c);
-			weight_leaves(p, &x, c, no_mat());
-			norm_leaves(p, &norm, stream_of(p, x.g->dh, c),
-				stream_of(p, x.a->x, c));
+			const struct stream_norm norm = sublayer_norm(p, &sub, c);
+			compute_leaves(p, &sub, c, no_mat());
+			norm_backward_weights(p, &norm, stream_chunk(p, sub.grads->dh, c),
+				stream_chunk(p, sub.acts->x, c));
 		}
 	}
 }

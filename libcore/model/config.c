@@ -49,7 +49,7 @@ static int check_divisible(
 		(long long)n, by_what, (long long)by);
 }
 
-/* Rejects models with parameters and state of more bytes than int64_t holds. */
+/* Rejects models with more bytes of parameters and optimizer state than int64_t can count. */
 static int check_size(const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -59,7 +59,7 @@ static int check_size(const struct model *m, struct err *e)
 		   dim * (2 * (double)m->padded_vocab + (double)c->context);
 	if (n < 0x1p56)
 		return 0;
-	return err_set(e, EX_USAGE, "%.3g parameters: the model is too large", n);
+	return err_set(e, EX_USAGE, "the model is too large: %.3g parameters", n);
 }
 
 /* Checks that each slice has whole key/value heads, or several slices share one. */
@@ -86,15 +86,15 @@ static int check_shapes(struct model *m, struct err *e)
 		return -1;
 	if (m->arch->rope && m->head_dim % 2)
 		return err_set(e, EX_USAGE,
-			"heads of %lld channels: rotary positions need an even number",
+			"head-dim (%lld) must be even, because rotary positions rotate pairs of channels",
 			(long long)m->head_dim);
 	if (c->nope_every && !m->arch->rope)
 		return err_set(e, EX_USAGE, "nope-every: arch %s has no rotary positions",
 			arch_names[c->arch]);
 	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
 		return err_set(e, EX_USAGE,
-			"rotary-channels (%lld) must be even and at most the channels of a head "
-			"(%lld), and equal to them with qk-norm",
+			"rotary-channels (%lld) must be even and at most head-dim (%lld), and equal to "
+			"head-dim with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
 		return err_set(e, EX_USAGE,
@@ -117,14 +117,13 @@ static bool resolve_choice(int choice, bool by_arch)
 	return choice == BY_ARCH ? by_arch : choice == YES;
 }
 
-/* ---- windows --------------------------------------------------------------------- */
-
 bool layer_has_window(const struct model_config *c, int64_t layer)
 {
 	bool nth = c->window_skip && (layer + 1) % c->window_skip == 0;
 	return c->window && layer >= c->window_from && nth == (c->window_skip < 0);
 }
 
+/* Returns true if the options give a window to exactly the layers with has[layer]. */
 static bool windows_match(const struct model_config *c, const bool *has)
 {
 	int64_t l = 0;
@@ -164,7 +163,7 @@ bool config_set_windows(struct model_config *c, const bool *has)
 	return true;
 }
 
-/* Makes the window options canonical: different options may mean the same layers. */
+/* Rewrites the window options in canonical form, so that equal models have equal options. */
 static void simplify_windows(struct model_config *c)
 {
 	scoped_ptr bool *has = xcalloc((size_t)max64(1, c->layers), sizeof(*has));
@@ -173,9 +172,8 @@ static void simplify_windows(struct model_config *c)
 	config_set_windows(c, has);
 }
 
-/* ---- the model -------------------------------------------------------------------- */
-
-static int resolve(struct model *m, int64_t vocab, struct err *e)
+/* Replaces defaults in m->c by their values, sets the fields derived from them, and checks them. */
+static int resolve_options(struct model *m, int64_t vocab, struct err *e)
 {
 	struct model_config *c = &m->c;
 	m->arch = arch_table[c->arch];
@@ -236,7 +234,7 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	}
 }
 
-/* Counts a tensor, and sets its row if m->tensors is allocated. */
+/* Counts a tensor in m->n_tensors, and fills m->tensors[] if it is allocated. */
 static void add_tensor(
 	struct model *m, const struct tensor_row *r, int unit, int64_t layer)
 {
@@ -252,7 +250,7 @@ static void add_tensor(
 		.uses = 1,
 		.max_slices = (int)r->heads,
 		.tile = (int)r->tile,
-		/* not embeddings, which are looked up, even if tied; not biases, which are added */
+		/* embeddings are looked up, even if tied, and biases are added */
 		.operand = r->kind <= ROW_GATE || r->kind == ROW_OUTPUT};
 	if (layer >= 0)
 		snprintf(t->name, sizeof(t->name), "layers.%lld.%s", (long long)layer,
@@ -268,7 +266,7 @@ static void add_tensor(
 	}
 }
 
-static void add_rows(
+static void add_tensor_rows(
 	struct model *m, int unit, int64_t layer, const struct tensor_row *rows, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -278,9 +276,10 @@ static void add_rows(
 
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n)
 {
-	add_rows(m, 1 + (int)layer, layer, rows, n);
+	add_tensor_rows(m, 1 + (int)layer, layer, rows, n);
 }
 
+/* Counts, or fills, the tensors of the whole model. */
 static void add_tensors(struct model *m)
 {
 	int64_t dim = m->c.dim, vocab = m->padded_vocab;
@@ -298,18 +297,18 @@ static void add_tensors(struct model *m)
 	/* clang-format on */
 	m->n_tensors = 0;
 	m->n_units = 2 + (int)m->c.layers;
-	add_rows(m, 0, -1, first, ARRAY_LEN(first));
+	add_tensor_rows(m, 0, -1, first, ARRAY_LEN(first));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		for (int i = 0; i < SUBLAYERS; i++)
-			m->arch->sublayer[i]->tensors(m, l, &m->blocks[l].sub[i]);
-	add_rows(m, m->n_units - 1, -1, last, ARRAY_LEN(last));
+			m->arch->sublayer[i]->add_tensors(m, l, &m->blocks[l].sub[i]);
+	add_tensor_rows(m, m->n_units - 1, -1, last, ARRAY_LEN(last));
 }
 
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e)
 {
 	*m = (struct model){.c = *c};
-	if (resolve(m, vocab, e))
+	if (resolve_options(m, vocab, e))
 		return -1;
 	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
 	add_tensors(m);
@@ -353,7 +352,7 @@ const char *model_unsupported_part(const struct model *m)
 	const struct model_config *c = &m->c;
 	static char text[64];
 	const struct {
-		bool is;
+		bool is_set;
 		const char *option;
 	} all[] = {{c->embedding_scale > 0, "embedding-scale"},
 		{c->residual_scale > 0, "residual-scale"},
@@ -365,22 +364,21 @@ const char *model_unsupported_part(const struct model *m)
 		return text;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		if (all[i].is)
+		if (all[i].is_set)
 			return all[i].option;
 	return NULL;
 }
 
 int model_check_kernels(const struct model *m, struct err *e)
 {
-	const char *lacks = model_unsupported_part(m);
-	return lacks ? err_set(e, EX_UNAVAILABLE,
-			       "%s is not supported in training and sampling; pt-check(1) checks "
-			       "steps of such models",
-			       lacks)
-		     : 0;
+	const char *unsupported = model_unsupported_part(m);
+	return unsupported
+		       ? err_set(e, EX_UNAVAILABLE,
+				 "%s is not supported in training and sampling; pt-check(1) checks "
+				 "steps of such models",
+				 unsupported)
+		       : 0;
 }
-
-/* ---- counts ---------------------------------------------------------------------- */
 
 struct model_counts model_counts(const struct model *m)
 {
@@ -402,7 +400,8 @@ int model_first_trained_unit(const struct model *m)
 	return lowest;
 }
 
-static double attended_by(const struct model *m, int64_t layer)
+/* Returns T of model_attended() for one layer. */
+static double attended_keys(const struct model *m, int64_t layer)
 {
 	double context = (double)m->c.context, w = (double)model_window(m, layer);
 	return w > 0 ? w * (2 - w / context) : context;
@@ -412,7 +411,7 @@ double model_attended(const struct model *m)
 {
 	double sum = 0;
 	for (int64_t l = 0; l < m->c.layers; l++)
-		sum += attended_by(m, l);
+		sum += attended_keys(m, l);
 	return sum / (double)m->c.layers;
 }
 
@@ -429,7 +428,7 @@ double model_flops_per_token(const struct model *m, bool causal)
 	}
 	for (int64_t l = 0; l < m->c.layers; l++)
 		attention += (l + 1 >= lowest ? 12.0 : 4.0) * (double)model_q_width(m) *
-			     attended_by(m, l);
+			     attended_keys(m, l);
 	return params + (causal ? attention / 2 : attention);
 }
 
@@ -455,7 +454,7 @@ static void print_tensor(
 		shape, (long long)tensor_size(t), t->decay ? "" : "  no decay");
 }
 
-static int64_t unit_size(const struct model *m, int unit)
+static int64_t unit_params(const struct model *m, int unit)
 {
 	int64_t n = 0;
 	for (int i = 0; i < m->n_tensors; i++)
@@ -471,23 +470,23 @@ void model_unit_name(int unit, int n, struct str *out)
 		str_puts(out, unit ? "output" : "tok_embeddings");
 }
 
-void model_print(const struct model *m, bool all, struct str *out)
+void model_print(const struct model *m, bool with_layer, struct str *out)
 {
 	struct model_counts n = model_counts(m);
 	char layers[48];
 	snprintf(layers, sizeof(layers), "layers.0 to %lld", (long long)m->c.layers - 1);
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
-		bool layer = t->unit > 0 && t->unit < m->n_units - 1;
+		bool is_layer = t->unit > 0 && t->unit < m->n_units - 1;
 		bool first = i == 0 || m->tensors[i - 1].unit != t->unit;
-		if (!layer)
+		if (!is_layer)
 			print_tensor(t, t->name, "  ", out);
-		if (!layer || t->unit > 1)
+		if (!is_layer || t->unit > 1)
 			continue; /* all layers have the same shapes */
 		if (first)
 			str_printf(out, "  %-32s each %24lld\n", layers,
-				(long long)unit_size(m, 1));
-		if (all)
+				(long long)unit_params(m, 1));
+		if (with_layer)
 			print_tensor(t, strchr(t->name + strlen("layers."), '.') + 1,
 				"    ", out);
 	}

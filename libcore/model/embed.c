@@ -2,16 +2,16 @@
  * matmul with one-hot rows (Megatron-LM's VocabParallelEmbedding). */
 #include "model/layers.h"
 
-/* Passes one integer per row of a chunk to the observer. */
-static void show_ids(struct pass *p, const char *name, struct at at, int32_t *ids)
+/* Passes integers, one per row of a chunk, to the observer. */
+static void observe_ids(struct pass *p, const char *name, struct loc loc, int32_t *ids)
 {
 	struct mat x = {.p = ids, .rows = p->rows, .cols = 1};
 	if (p->observer)
-		show_result(p, (struct result){.name = name,
-				       .extent = EXTENT_CHUNK,
-				       .at = at,
-				       .x = x,
-				       .integers = true});
+		observe_result(p, (struct result){.name = name,
+					  .extent = EXTENT_CHUNK,
+					  .at = loc,
+					  .x = x,
+					  .integers = true});
 }
 
 void embed_forward(struct pass *p, struct mat x)
@@ -19,10 +19,11 @@ void embed_forward(struct pass *p, struct mat x)
 	const struct kernels *k = p->d->k;
 	const struct tensor *table = p->m->tokens, *positions = p->m->positions;
 	for (int c = 0; c < p->cp.local; c++) {
-		show_ids(p, "tokens", (struct at){-1, 0, c}, p->in.tokens + c * p->rows);
+		const struct loc loc = {-1, 0, c};
+		observe_ids(p, "tokens", loc, p->in.tokens + c * p->rows);
 		if (p->c.documents)
-			show_ids(p, "positions", (struct at){-1, 0, c}, doc_pos_of(p, c));
-		struct mat xc = stream_of(p, x, c);
+			observe_ids(p, "positions", loc, chunk_doc_pos(p, c));
+		struct mat xc = stream_chunk(p, x, c);
 		struct slice_sum sum;
 		slice_sum_begin(&sum, &p->tp, p->d, xc, p->rows, xc.type);
 		for (int s = 0; s < p->tp.local; s++) {
@@ -37,35 +38,36 @@ void embed_forward(struct pass *p, struct mat x)
 		slice_sum_end(&sum);
 		if (positions)
 			k->embed_fwd(p->d, xc, param(p, positions, 0),
-				doc_pos_of(p, c) + p->first_row, 0, true);
-		drop(p, (struct at){-1, 0, c}, DROP_EMBED, xc);
+				chunk_doc_pos(p, c) + p->first_row, 0, true);
+		apply_dropout(p, loc, DROP_EMBED, xc);
 		comm_poll();
-		show(p, "tok_embeddings", EXTENT_STREAM, (struct at){-1, 0, c}, xc);
+		observe(p, "tok_embeddings", EXTENT_STREAM, loc, xc);
 	}
 }
 
-static void table_backward(struct pass *p, struct at at, struct mat d)
+static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 {
 	const struct tensor *table = p->m->tokens;
-	for (; at.slice < p->tp.local; at.slice++) {
-		struct mat dw = leaf(p, table, at);
-		p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + at.chunk * p->rows,
-			(p->tp.first + at.slice) * dw.rows);
-		leaf_done(p, table, at, 0);
-		param_reduce(p, table, at.slice, 0);
+	for (; loc.slice < p->tp.local; loc.slice++) {
+		struct mat dw = leaf_buffer(p, table, loc);
+		p->d->k->embed_bwd(p->d, dw, d, p->in.tokens + loc.chunk * p->rows,
+			(p->tp.first + loc.slice) * dw.rows);
+		leaf_done(p, table, loc, 0);
+		param_reduce(p, table, loc.slice, 0);
 	}
 }
 
-static void positions_backward(struct pass *p, struct at at, struct mat dx)
+static void positions_backward(struct pass *p, struct loc loc, struct mat dx)
 {
 	const struct tensor *positions = p->m->positions;
 	if (!positions || positions->frozen)
 		return;
-	for (; at.slice < p->tp.local; at.slice++) {
-		int64_t first, n = piece_rows(p, at.slice, &first);
-		p->d->k->embed_bwd(p->d, leaf(p, positions, at), mat_rows(dx, first, n),
-			doc_pos_of(p, at.chunk) + p->first_row + first, 0);
-		leaf_done(p, positions, at, 0);
+	for (; loc.slice < p->tp.local; loc.slice++) {
+		int64_t first, n = piece_rows(p, loc.slice, &first);
+		p->d->k->embed_bwd(p->d, leaf_buffer(p, positions, loc),
+			mat_rows(dx, first, n),
+			chunk_doc_pos(p, loc.chunk) + p->first_row + first, 0);
+		leaf_done(p, positions, loc, 0);
 	}
 }
 
@@ -74,15 +76,15 @@ void embed_backward(struct pass *p, struct mat dx)
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat all = mat_alloc(p->d->scratch, p->rows, p->m->c.dim, DT_F32);
 	for (int c = 0; c < p->cp.local; c++) {
-		struct at at = {-1, 0, c};
-		struct mat dxc = stream_of(p, dx, c);
-		drop(p, at, DROP_EMBED, dxc);
-		positions_backward(p, at, dxc);
+		struct loc loc = {-1, 0, c};
+		struct mat dxc = stream_chunk(p, dx, c);
+		apply_dropout(p, loc, DROP_EMBED, dxc);
+		positions_backward(p, loc, dxc);
 		if (!p->m->tokens->frozen)
-			table_backward(p, at, slice_gather(&p->tp, p->d, dxc, all));
+			token_table_backward(
+				p, loc, slice_gather(&p->tp, p->d, dxc, all));
 		comm_poll();
-		show_gradient(
-			p, "tok_embeddings", EXTENT_STREAM, (struct at){-1, 0, c}, dxc);
+		observe_gradient(p, "tok_embeddings", EXTENT_STREAM, loc, dxc);
 	}
 	arena_reset(p->d->scratch, mark);
 }

@@ -3,8 +3,8 @@
 #include "model/block.h"
 
 enum {
-	Y = INNER_OUT,
-	A = ENTER_OUT,
+	Y = INNER_RESULT,
+	A = IN_RESULT,
 	B
 };		 /* y = act(a, b): a and b are the results of W1 and W3 */
 enum { DA, DB }; /* gradients of a and b */
@@ -37,7 +37,8 @@ static void add_ffn_tensors(struct model *m, int64_t layer, struct sublayer_tens
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *grads)
+static void set_ffn_sizes(
+	const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {
 	int64_t width = p->m->c.ffn_dim / p->tp.n;
 	acts[Y] = acts[A] = grads[DA] = (struct mat_size){width, act_type(p)};
@@ -45,107 +46,104 @@ static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *
 		acts[B] = grads[DB] = acts[A];
 }
 
-/* Returns true if the backward of W2 multiplies by the derivative, recomputed or not. */
-static bool fuses_slope(const struct pass *p, int64_t layer)
+/* Returns true if the backward of W2 also multiplies by GELU's derivative. */
+static bool fuses_gelu_slope(const struct pass *p, int64_t layer)
 {
-	return p->m->act == ACT_GELU_TANH && linear_fuses(p, layer);
+	return p->m->act == ACT_GELU_TANH && linear_can_fuse(p, layer);
 }
 
-/* Returns true if the matmul with W1 computes the activation function. It does not if the
- * function is recomputed without the matmul. */
+/* Returns true if the matmul with W1 also computes GELU. It cannot if GELU alone is recomputed. */
 static bool fuses_gelu(const struct pass *p, int64_t layer)
 {
-	enum recompute how = pass_recomputes(p, layer);
-	bool alone = how == RECOMPUTE_SELECTIVE || how == RECOMPUTE_MATMULS;
-	return fuses_slope(p, layer) && !p->c.plain_kernels && !alone;
+	enum recompute recompute = pass_recomputes(p, layer);
+	bool skips_matmul =
+		recompute == RECOMPUTE_SELECTIVE || recompute == RECOMPUTE_MATMULS;
+	return fuses_gelu_slope(p, layer) && !p->c.plain_kernels && !skips_matmul;
 }
 
 /* Returns true if the backward of W2 also adds the rows of its result, for the bias of W1. */
-static bool sums_slope(const struct pass *p, const struct sub *x)
+static bool ffn_sums_grad(const struct pass *p, const struct sublayer_run *sub)
 {
-	const struct tensor *bias = x->t->in_bias[0];
-	return bias && !bias->frozen && linear_sums_slope(p) && fuses_slope(p, x->layer);
+	const struct tensor *bias = sub->tensors->in_bias[0];
+	return bias && !bias->frozen && linear_can_sum(p) &&
+	       fuses_gelu_slope(p, sub->layer);
 }
 
-/* ---- forward --------------------------------------------------------------------- */
-
-static void enter(
-	struct pass *p, const struct sub *x, struct at at, struct slice_gather *h)
+static void ffn_in_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
+	struct slice_gather *h)
 {
 	struct linear l[SUBLAYER_INPUTS] = {0};
-	int n = sub_linears(p, x, at, &x->a->m[A], l);
-	if (fuses_gelu(p, at.layer))
-		l[0].gelu = part_of(p, x->a->m[Y], at);
-	linear_enter(p, at, h, l, n);
-	show(p, "feed_forward.w1", EXTENT_SLICE, at, l[0].y);
-	show(p, "feed_forward.w3", EXTENT_SLICE, at, l[1].y);
+	int n = in_linears(p, sub, loc, &sub->acts->m[A], l);
+	if (fuses_gelu(p, loc.layer))
+		l[0].gelu = mat_at(p, sub->acts->m[Y], loc);
+	column_parallel_forward(p, loc, h, l, n);
+	observe(p, "feed_forward.w1", EXTENT_SLICE, loc, l[0].y);
+	observe(p, "feed_forward.w3", EXTENT_SLICE, loc, l[1].y);
 }
 
-static void inner(struct pass *p, const struct sub *x)
+static void ffn_act_forward(struct pass *p, const struct sublayer_run *sub)
 {
-	struct at at = {.layer = x->layer};
-	const struct mat *m = x->a->m;
-	for (; !fuses_gelu(p, x->layer) && at.chunk < p->cp.local; at.chunk++)
-		for (at.slice = 0; at.slice < p->tp.local; at.slice++)
-			p->d->k->act_fwd(p->d, p->m->act, part_of(p, m[Y], at),
-				part_of(p, m[A], at), part_of(p, m[B], at));
-	show_parts(p, "feed_forward", false, x->layer, m[Y]);
+	struct loc loc = {.layer = sub->layer};
+	const struct mat *m = sub->acts->m;
+	for (; !fuses_gelu(p, sub->layer) && loc.chunk < p->cp.local; loc.chunk++)
+		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++)
+			p->d->k->act_fwd(p->d, p->m->act, mat_at(p, m[Y], loc),
+				mat_at(p, m[A], loc), mat_at(p, m[B], loc));
+	observe_slices(p, "feed_forward", false, sub->layer, m[Y]);
 }
 
-/* ---- backward -------------------------------------------------------------------- */
-
-/* The gradient of y is stored in da until inner_backward(). */
-static void leave_backward(
-	struct pass *p, const struct sub *x, struct at at, struct slice_gather *d)
+/* Stores the gradient of y in da, where ffn_act_backward() replaces it. */
+static void ffn_out_backward(struct pass *p, const struct sublayer_run *sub,
+	struct loc loc, struct slice_gather *d)
 {
-	struct mat dy = part_of(p, x->g->m[DA], at);
-	struct mat a = part_of(p, x->a->m[A], at);
-	bool fuses = fuses_slope(p, at.layer);
-	struct mat sums = x->g->sums;
+	struct mat dy = mat_at(p, sub->grads->m[DA], loc);
+	struct mat a = mat_at(p, sub->acts->m[A], loc);
+	struct mat sums = sub->grads->sums;
 	if (sums.p)
-		sums = mat_rows(sums, at.chunk, 1);
-	linear_leave_backward(p, at, dy, d, x->t->out, fuses ? a : no_mat(), sums);
-	show_gradient(p, "feed_forward", EXTENT_SLICE, at, dy);
+		sums = mat_rows(sums, loc.chunk, 1);
+	row_parallel_backward(p, loc, dy, d, sub->tensors->out,
+		fuses_gelu_slope(p, loc.layer) ? a : no_mat(), sums);
+	observe_gradient(p, "feed_forward", EXTENT_SLICE, loc, dy);
 }
 
-static void inner_backward(struct pass *p, const struct sub *x)
+static void ffn_act_backward(struct pass *p, const struct sublayer_run *sub)
 {
-	struct at at = {.layer = x->layer};
-	const struct mat *m = x->a->m;
-	if (fuses_slope(p, x->layer))
+	struct loc loc = {.layer = sub->layer};
+	const struct mat *m = sub->acts->m;
+	if (fuses_gelu_slope(p, sub->layer))
 		return;
-	for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
-		for (at.slice = 0; at.slice < p->tp.local; at.slice++) {
-			struct mat da = part_of(p, x->g->m[DA], at);
-			struct mat db = part_of(p, x->g->m[DB], at);
+	for (loc.chunk = 0; loc.chunk < p->cp.local; loc.chunk++)
+		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++) {
+			struct mat da = mat_at(p, sub->grads->m[DA], loc);
+			struct mat db = mat_at(p, sub->grads->m[DB], loc);
 			p->d->k->act_bwd(p->d, p->m->act, da, db, da,
-				part_of(p, m[A], at), part_of(p, m[B], at));
+				mat_at(p, m[A], loc), mat_at(p, m[B], loc));
 		}
 }
 
-static void enter_backward(
-	struct pass *p, const struct sub *x, struct at at, struct slice_sum *sum)
+static void ffn_in_backward(struct pass *p, const struct sublayer_run *sub,
+	struct loc loc, struct slice_sum *sum)
 {
 	struct linear l[SUBLAYER_INPUTS] = {0};
-	int n = sub_linears(p, x, at, x->g->m, l);
-	show_gradient(p, "feed_forward.w1", EXTENT_SLICE, at, l[0].y);
-	show_gradient(p, "feed_forward.w3", EXTENT_SLICE, at, l[1].y);
-	linear_enter_backward(p, at, sum, l, n);
+	int n = in_linears(p, sub, loc, sub->grads->m, l);
+	observe_gradient(p, "feed_forward.w1", EXTENT_SLICE, loc, l[0].y);
+	observe_gradient(p, "feed_forward.w3", EXTENT_SLICE, loc, l[1].y);
+	column_parallel_backward(p, loc, sum, l, n);
 }
 
 const struct sublayer ffn_dense = {
 	.norm = "ffn_norm",
 	.out = "feed_forward.w2",
 	.drop = DROP_FFN,
-	.until = {[Y] = RECOMPUTE_NONE,
+	.kept_until = {[Y] = RECOMPUTE_NONE,
 		[A] = RECOMPUTE_MATMULS,
 		[B] = RECOMPUTE_SELECTIVE},
-	.tensors = add_ffn_tensors,
-	.sizes = sizes,
-	.sums = sums_slope,
-	.enter = enter,
-	.inner = inner,
-	.leave_backward = leave_backward,
-	.inner_backward = inner_backward,
-	.enter_backward = enter_backward,
+	.add_tensors = add_ffn_tensors,
+	.set_sizes = set_ffn_sizes,
+	.sums_grad = ffn_sums_grad,
+	.in_forward = ffn_in_forward,
+	.inner_forward = ffn_act_forward,
+	.out_backward = ffn_out_backward,
+	.inner_backward = ffn_act_backward,
+	.in_backward = ffn_in_backward,
 };

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { MAX_ROWS = 64 }; /* per forward */
+enum { MAX_ROWS = 64 }; /* rows per forward */
 
 struct candidate {
 	int64_t id;
@@ -17,27 +17,27 @@ struct candidate {
 struct decoder {
 	struct pass p;
 	struct acts acts;
-	bool cache;
+	bool uses_cache;
 	uint32_t *ids;		      /* [context]: the window */
 	int64_t len;		      /* tokens in the window */
 	int64_t first;		      /* the first row of the current forward */
 	float *k, *v;		      /* [layer][slice][context][kv width] */
 	float *logits, *host_logits;  /* [vocab], of the next token */
-	struct candidate *candidates; /* [vocab], buffer of decoder_draw() */
+	struct candidate *candidates; /* [vocab], buffer for decoder_draw() */
 	struct arena memory, scratch;
 };
 
-/* Measures or allocates memory. All blocks share the activations of one block. */
-static void allocate(struct decoder *g, struct model *m, struct device *d,
+/* Allocates, or measures, a decoder's memory. All blocks share the activations of one block. */
+static void decoder_alloc(struct decoder *g, struct model *m, struct device *d,
 	struct store *store, struct mesh *mesh, struct arena *a)
 {
 	struct pass *p = &g->p;
 	const struct pass_config c = {.mesh = mesh, .batch = 1, .decode_rows = MAX_ROWS};
-	const struct stage one = {.end = 1};
+	const struct stage stage = {.end = 1};
 	struct acts acts;
 	pass_init(p, m, d, store, &c, a);
 	pass_recompute(p, RECOMPUTE_FULL, 1, a);
-	acts_alloc(p, &one, &acts, a);
+	acts_alloc(p, &stage, &acts, a);
 	g->acts = acts;
 	g->acts.block = xcalloc((size_t)m->c.layers, sizeof(*acts.block));
 	for (int64_t l = 0; l < m->c.layers; l++)
@@ -70,7 +70,7 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 	struct arena size;
 	arena_measure(&size, "decoder");
 	mesh_alone(&alone);
-	allocate(&g, m, d, NULL, &alone, &size);
+	decoder_alloc(&g, m, d, NULL, &alone, &size);
 	size_t n_bytes = size.peak_bytes + scratch_bytes(&g.p);
 	acts_free(&g.acts);
 	struct comm *self = alone.world;
@@ -79,7 +79,7 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 	return (int64_t)n_bytes;
 }
 
-/* Returns slice s of a layer's keys or values in the cache. */
+/* Returns slice s of a layer's cached keys or values `kv`. */
 static struct mat cached_rows(const struct pass *p, float *kv, int64_t layer, int s)
 {
 	int64_t context = p->m->c.context, width = kv_width(p);
@@ -90,39 +90,39 @@ static struct mat cached_rows(const struct pass *p, float *kv, int64_t layer, in
 static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a)
 {
 	const struct kernels *k = p->d->k;
-	const struct decoder *g = p->ops.with;
+	const struct decoder *g = p->ops.context;
 	int64_t dim = p->m->head_dim;
 	for (int s = 0; s < p->tp.local; s++) {
-		const struct at at = {layer, s, 0};
+		const struct loc loc = {layer, s, 0};
 		struct mat keys = cached_rows(p, g->k, layer, s);
 		struct mat values = cached_rows(p, g->v, layer, s);
 		k->copy(p->d, mat_rows(keys, g->first, p->rows),
-			part_of(p, att_k(a), at));
+			mat_at(p, att_k(a), loc));
 		k->copy(p->d, mat_rows(values, g->first, p->rows),
-			part_of(p, a->m[ATT_V], at));
-		k->attn_row(p->d, part_of(p, a->m[ATT_O], at), part_of(p, att_q(a), at),
+			mat_at(p, a->m[ATT_V], loc));
+		k->attn_row(p->d, mat_at(p, a->m[ATT_O], loc), mat_at(p, att_q(a), loc),
 			keys, values, slice_heads(p), slice_kv_heads(p), dim, g->first,
 			model_window(p->m, layer), model_attention_scale(p->m));
 	}
 }
 
-/* Computes the logits of the last row. */
+/* Computes the logits of the last row of x and copies them to the host; a pass_ops.head. */
 static void head_logits(struct pass *p, struct mat x, struct mat dx)
 {
-	struct decoder *g = p->ops.with;
+	struct decoder *g = p->ops.context;
 	size_t mark = arena_mark(p->d->scratch);
 	int64_t cols = p->m->padded_vocab / p->tp.n;
 	struct mat last = mat_rows(x, p->rows - 1, 1);
 	(void)dx;
 	p->rows = p->stream_rows = 1;
-	const struct stream_norm norm = head_norm(p, 0);
+	const struct stream_norm norm = final_norm(p, 0);
 	norm_forward(p, &norm, last);
 	for (int s = 0; s < p->tp.local; s++) {
 		const struct linear l = {
 			.y = mat(g->logits + (p->tp.first + s) * cols, 1, cols),
 			.w = p->m->output};
 		param_use(p, l.w, s);
-		linear_forward(p, (struct at){-1, s, 0}, &l, norm.h);
+		linear_forward(p, (struct loc){-1, s, 0}, &l, norm.h);
 		param_done(p, l.w, s);
 	}
 	arena_reset(p->d->scratch, mark);
@@ -140,12 +140,12 @@ struct decoder *decoder_open(
 	struct decoder *g = xcalloc(1, sizeof(*g));
 	struct arena size;
 	arena_measure(&size, "decoder");
-	allocate(g, m, d, store, store->c.mesh, &size);
+	decoder_alloc(g, m, d, store, store->c.mesh, &size);
 	acts_free(&g->acts);
 	device_arena(d, &g->memory, "decoder", size.peak_bytes);
 	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(&g->p));
-	allocate(g, m, d, store, store->c.mesh, &g->memory);
-	g->cache = cache;
+	decoder_alloc(g, m, d, store, store->c.mesh, &g->memory);
+	g->uses_cache = cache;
 	g->p.ops = (struct pass_ops){d->k->linear_row, attend_cached, head_logits, g};
 	g->ids = xcalloc((size_t)m->c.context, sizeof(*g->ids));
 	g->host_logits = xcalloc((size_t)m->padded_vocab, sizeof(*g->host_logits));
@@ -167,11 +167,11 @@ void decoder_close(struct decoder *g)
 	free(g);
 }
 
-/* Runs the forward of rows [first, first + n) of the window; `last`: with the head. */
-static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool last)
+/* Runs the forward of rows [first, first + n) of the window; `with_head`: also computes logits. */
+static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool with_head)
 {
 	struct pass *p = &g->p;
-	const struct stage all = {0, p->m->c.layers, .embeds = true, .heads = last};
+	const struct stage all = {0, p->m->c.layers, .embeds = true, .heads = with_head};
 	size_t n_bytes = (size_t)n * sizeof(int32_t);
 	for (int64_t i = 0; i < n; i++)
 		p->in.host_pos[i] = (int32_t)(first + i);
@@ -182,11 +182,12 @@ static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool last)
 	model_forward(p, &all, &g->acts);
 }
 
+/* Runs the forward of the window from row `from` on. */
 static void run_window(struct decoder *g, int64_t from)
 {
-	for (int64_t at = from; at < g->len; at += MAX_ROWS) {
-		int64_t n = min64(MAX_ROWS, g->len - at);
-		forward_rows(g, at, n, at + n == g->len);
+	for (int64_t first = from; first < g->len; first += MAX_ROWS) {
+		int64_t n = min64(MAX_ROWS, g->len - first);
+		forward_rows(g, first, n, first + n == g->len);
 	}
 }
 
@@ -197,12 +198,12 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 	int64_t context = g->p.m->c.context;
 	d->scratch = &g->scratch;
 	while (n > 0) {
-		int64_t from = g->cache ? g->len : 0;
+		int64_t from = g->uses_cache ? g->len : 0;
 		if (g->len == context) { /* drop the older half */
-			int64_t keep = context / 2;
-			memmove(g->ids, g->ids + g->len - keep,
-				(size_t)keep * sizeof(*g->ids));
-			g->len = keep;
+			int64_t n_kept = context / 2;
+			memmove(g->ids, g->ids + g->len - n_kept,
+				(size_t)n_kept * sizeof(*g->ids));
+			g->len = n_kept;
 			from = 0;
 		}
 		int64_t now = min64(n, context - g->len);
@@ -218,8 +219,6 @@ const float *decoder_logits(const struct decoder *g)
 	return g->host_logits;
 }
 
-/* ---- sampling -------------------------------------------------------------------- */
-
 static int by_probability(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
@@ -228,30 +227,29 @@ static int by_probability(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Moves the k best of n candidates to the front, in descending order, and returns their number.
- * Sorting all of them would take longer than a layer. */
-static int64_t best_candidates(struct candidate *c, int64_t n, int64_t k)
+/* Moves the k most probable of n candidates to the front, in descending order, and returns their
+ * number. Sorting all candidates would take longer than a layer. */
+static int64_t select_best_candidates(struct candidate *c, int64_t n, int64_t k)
 {
 	struct candidate worst = {0, -1}; /* the worst of the k best so far */
-	int64_t kept = 0;
+	int64_t n_kept = 0;
 	k = min64(k, n);
 	for (int64_t i = 0; i < n; i++) {
 		if (by_probability(&c[i], &worst) > 0)
 			continue;
-		c[kept++] = c[i];
-		if (kept == 2 * k) {
-			qsort(c, (size_t)kept, sizeof(*c), by_probability);
-			kept = k;
+		c[n_kept++] = c[i];
+		if (n_kept == 2 * k) {
+			qsort(c, (size_t)n_kept, sizeof(*c), by_probability);
+			n_kept = k;
 			worst = c[k - 1];
 		}
 	}
-	qsort(c, (size_t)kept, sizeof(*c), by_probability);
-	return min64(k, kept);
+	qsort(c, (size_t)n_kept, sizeof(*c), by_probability);
+	return min64(k, n_kept);
 }
 
-/* Returns how many of n candidates, in descending order, top-p keeps. */
-static int64_t truncate_candidates(
-	const struct sampler *s, const struct candidate *c, int64_t n)
+/* Returns the number of candidates that top-p keeps, of n in descending order. */
+static int64_t count_top_p(const struct sampler *s, const struct candidate *c, int64_t n)
 {
 	double total = 0, seen = 0;
 	for (int64_t i = 0; i < n; i++)
@@ -280,8 +278,8 @@ int64_t decoder_draw(
 	}
 	int64_t n = vocab;
 	if (s->top_k > 0 || s->top_p < 1) {
-		n = best_candidates(c, vocab, s->top_k > 0 ? s->top_k : vocab);
-		n = truncate_candidates(s, c, n);
+		n = select_best_candidates(c, vocab, s->top_k > 0 ? s->top_k : vocab);
+		n = count_top_p(s, c, n);
 	}
 	double total = 0, seen = 0;
 	for (int64_t i = 0; i < n; i++)

@@ -17,10 +17,11 @@ struct decoder;
 struct decoder *decoder_open(
 	struct model *m, struct device *d, struct store *store, bool cache);
 void decoder_close(struct decoder *g);
-int64_t decoder_bytes(struct model *m, struct device *d); /* device memory on one rank */
+/* Returns the bytes of device memory of a decoder without tensor parallelism. */
+int64_t decoder_bytes(struct model *m, struct device *d);
 /* Appends tokens to the window. When the context is full, the older half is dropped. */
 void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n);
-/* Draws the next token with random number `index` of a stream. Does not feed it. */
+/* Draws the next token with random number `index` of a random stream. Does not append it. */
 int64_t decoder_draw(
 	struct decoder *g, const struct sampler *s, uint64_t stream, int64_t index);
 /* Returns the logits [vocab] of the next token, in host memory. */

@@ -15,11 +15,11 @@ static int64_t logit_rows(const struct pass *p)
 	return min64(p->rows, max64(16, rows / 16 * 16));
 }
 
-/* A band: rows that complete their loss before their backward. */
+/* A band: consecutive rows, with the loss and then the backward computed before the next band. */
 struct band {
 	int chunk;
-	int64_t first, rows, step; /* computes logits of `step` rows at once */
-	bool kept;		   /* keeps logits of all slices until the backward */
+	int64_t first, rows, step; /* logits are computed for `step` rows at once */
+	bool keeps_logits;	   /* keeps logits of all slices until the backward */
 	const int32_t *targets;	   /* [rows] */
 	struct mat h;		   /* rows of the final norm's output */
 	char *logits;		   /* [local slice, or 1][step][vocabulary of a slice] */
@@ -27,12 +27,13 @@ struct band {
 	float *lse, *loss;	   /* [rows] */
 };
 
-/* Returns the logits of rows [i, i + step) of the band. */
-static struct mat logits_of(const struct pass *p, const struct band *b, int s, int64_t i)
+/* Returns the buffer for slice s of the logits of rows [i, i + step) of the band. */
+static struct mat band_logits(
+	const struct pass *p, const struct band *b, int s, int64_t i)
 {
 	int64_t cols = p->m->padded_vocab / p->tp.n, rows = min64(b->step, b->rows - i);
 	struct mat first = mat_typed(b->logits, rows, cols, act_type(p));
-	return mat_rows(first, b->kept ? s * rows : 0, rows);
+	return mat_rows(first, b->keeps_logits ? s * rows : 0, rows);
 }
 
 static int64_t first_slice_token(const struct pass *p, int s)
@@ -40,13 +41,13 @@ static int64_t first_slice_token(const struct pass *p, int s)
 	return (p->tp.first + s) * (p->m->padded_vocab / p->tp.n);
 }
 
-/* Returns the use of the output layer's weight: 1 for a tied table. */
-static int use_of_output(const struct pass *p)
+/* Returns the index of the output layer's use of its weight: 1 for a tied table, else 0. */
+static int output_weight_use(const struct pass *p)
 {
 	return p->m->output->uses - 1;
 }
 
-/* All-gathers the softmax statistics of each slice. */
+/* All-gathers the softmax statistics of all slices of the vocabulary. */
 static void gather_stats(struct pass *p, const struct band *b)
 {
 	float *const stats[] = {b->stats.max, b->stats.sum, b->stats.target};
@@ -61,22 +62,22 @@ static void gather_stats(struct pass *p, const struct band *b)
 	comm_requests_free(&requests);
 }
 
-/* Passes rows of the band, from its row `first` on, to the observer. */
-static void show_rows(struct pass *p, const struct band *b, const char *name,
-	enum extent extent, struct at at, struct mat x, int64_t first)
+/* Passes x, rows of the band from row `first` of the band on, to the observer. */
+static void observe_rows(struct pass *p, const struct band *b, const char *name,
+	enum extent extent, struct loc loc, struct mat x, int64_t first)
 {
 	if (p->observer)
-		show_result(p, (struct result){.name = name,
-				       .extent = extent,
-				       .at = at,
-				       .first_row = b->first + first,
-				       .x = x});
+		observe_result(p, (struct result){.name = name,
+					  .extent = extent,
+					  .at = loc,
+					  .first_row = b->first + first,
+					  .x = x});
 }
 
-static void count_loss(struct pass *p, const struct band *b)
+static void add_loss(struct pass *p, const struct band *b)
 {
-	show_rows(p, b, "loss", EXTENT_CHUNK, (struct at){p->m->c.layers, 0, b->chunk},
-		mat(b->loss, b->rows, 1), 0);
+	observe_rows(p, b, "loss", EXTENT_CHUNK,
+		(struct loc){p->m->c.layers, 0, b->chunk}, mat(b->loss, b->rows, 1), 0);
 	/* all ranks of the axis have the same loss: only the first rank adds it */
 	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
 	if (p->tp.axis->rank == 0 && !p->micro.empty)
@@ -84,19 +85,19 @@ static void count_loss(struct pass *p, const struct band *b)
 			p->d, p->loss, b->loss, max64(0, min64(counted, b->rows)));
 }
 
-/* Returns true if one kernel computes loss and logits' gradient: one slice has all logits. */
-static bool is_fused(const struct pass *p)
+/* Returns true if one kernel computes the loss and its gradient: one slice has all logits. */
+static bool fuses_loss(const struct pass *p)
 {
 	return p->micro.train && p->tp.n == 1 && !p->c.plain_kernels;
 }
 
 /* Returns the loss terms; an evaluation computes the plain loss. */
-static struct xent_terms terms_of(const struct pass *p)
+static struct xent_terms loss_terms(const struct pass *p)
 {
 	return p->micro.train ? p->c.loss_terms : (struct xent_terms){0};
 }
 
-static struct xent_stats stats_at(const struct band *b, int64_t row)
+static struct xent_stats stats_from_row(const struct band *b, int64_t row)
 {
 	return (struct xent_stats){
 		b->stats.max + row, b->stats.sum + row, b->stats.target + row};
@@ -104,32 +105,33 @@ static struct xent_stats stats_at(const struct band *b, int64_t row)
 
 static struct mat compute_logits(struct pass *p, const struct band *b, int s, int64_t i)
 {
-	const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
-	linear_forward(p, (struct at){-1, s, b->chunk}, &l, mat_rows(b->h, i, l.y.rows));
+	const struct linear l = {.y = band_logits(p, b, s, i), .w = p->m->output};
+	linear_forward(p, (struct loc){-1, s, b->chunk}, &l, mat_rows(b->h, i, l.y.rows));
 	return l.y;
 }
 
-static void slice_forward(struct pass *p, const struct band *b, int s)
+/* Computes the logits of slice s, and their loss or softmax statistics. */
+static void logits_forward(struct pass *p, const struct band *b, int s)
 {
-	int64_t at = (p->tp.first + s) * b->rows;
+	int64_t row = (p->tp.first + s) * b->rows;
 	param_use(p, p->m->output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
-		const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
-		if (is_fused(p) && !p->observer) {
+		const struct linear l = {.y = band_logits(p, b, s, i), .w = p->m->output};
+		if (fuses_loss(p) && !p->observer) {
 			linear_loss(p, &l, mat_rows(b->h, i, l.y.rows), b->loss + i,
-				b->targets + i, terms_of(p));
+				b->targets + i, loss_terms(p));
 			continue;
 		}
 		struct mat logits = compute_logits(p, b, s, i);
-		show_rows(p, b, "output", EXTENT_SLICE,
-			(struct at){p->m->c.layers, s, b->chunk}, logits, i);
-		if (is_fused(p))
+		observe_rows(p, b, "output", EXTENT_SLICE,
+			(struct loc){p->m->c.layers, s, b->chunk}, logits, i);
+		if (fuses_loss(p))
 			p->d->k->xent_fused(p->d, b->loss + i, logits, b->targets + i,
-				p->m->c.vocab, terms_of(p), &p->step->loss_scale);
+				p->m->c.vocab, loss_terms(p), &p->step->loss_scale);
 		else
-			p->d->k->xent_stats(p->d, stats_at(b, at + i), logits,
+			p->d->k->xent_stats(p->d, stats_from_row(b, row + i), logits,
 				b->targets + i, first_slice_token(p, s), p->m->c.vocab,
-				terms_of(p));
+				loss_terms(p));
 	}
 	param_done(p, p->m->output, s);
 }
@@ -137,45 +139,45 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 static void band_forward(struct pass *p, const struct band *b)
 {
 	for (int s = 0; s < p->tp.local; s++)
-		slice_forward(p, b, s);
-	if (!is_fused(p)) {
+		logits_forward(p, b, s);
+	if (!fuses_loss(p)) {
 		gather_stats(p, b);
 		p->d->k->xent_join(
-			p->d, b->lse, b->loss, b->stats, p->tp.n, b->rows, terms_of(p));
+			p->d, b->lse, b->loss, b->stats, p->tp.n, b->rows, loss_terms(p));
 	}
-	count_loss(p, b);
+	add_loss(p, b);
 }
 
-/* Adds the rows' gradients to the leaf, and writes this slice's addend of dh. */
+/* Adds the band to slice s of the weight's gradient, and writes this slice's addend of dh. */
 static void slice_backward(struct pass *p, const struct band *b, int s, struct mat dh)
 {
 	const struct tensor *output = p->m->output;
-	const struct at at = {-1, s, b->chunk};
+	const struct loc loc = {-1, s, b->chunk};
 	param_use(p, output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
-		struct linear l = {.y = logits_of(p, b, s, i), .w = output};
-		if (!b->kept)
+		struct linear l = {.y = band_logits(p, b, s, i), .w = output};
+		if (!b->keeps_logits)
 			compute_logits(p, b, s, i);
-		if (!is_fused(p))
+		if (!fuses_loss(p))
 			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
-				first_slice_token(p, s), p->m->c.vocab, terms_of(p),
+				first_slice_token(p, s), p->m->c.vocab, loss_terms(p),
 				&p->step->loss_scale);
 		if (!output->frozen)
-			linear_backward_w(p, -1, leaf(p, output, at), l.y,
+			linear_backward_w(p, -1, leaf_buffer(p, output, loc), l.y,
 				mat_rows(b->h, i, l.y.rows), b->first + i > 0);
-		linear_backward_x(p, at, mat_rows(dh, i, l.y.rows), &l, 1);
+		linear_backward_x(p, loc, mat_rows(dh, i, l.y.rows), &l, 1);
 	}
 	param_done(p, output, s);
 }
 
-static void finish_leaf(struct pass *p, struct at at)
+static void finish_output_leaf(struct pass *p, struct loc loc)
 {
 	const struct tensor *output = p->m->output;
 	if (output->frozen)
 		return;
-	linear_round(p, leaf(p, output, at));
-	leaf_done(p, output, at, use_of_output(p));
-	param_reduce(p, output, at.slice, use_of_output(p));
+	linear_round(p, leaf_buffer(p, output, loc));
+	leaf_done(p, output, loc, output_weight_use(p));
+	param_reduce(p, output, loc.slice, output_weight_use(p));
 }
 
 static void band_backward(struct pass *p, const struct band *b, struct slice_sum *dh)
@@ -186,7 +188,7 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 		slice_backward(p, b, s, slice_sum_slot(dh));
 		slice_sum_push(dh);
 		if (b->first + b->rows == p->rows)
-			finish_leaf(p, (struct at){-1, s, b->chunk});
+			finish_output_leaf(p, (struct loc){-1, s, b->chunk});
 	}
 	device_timer_start(p->d, TIMER_FORWARD);
 }
@@ -201,7 +203,7 @@ static struct band band_alloc(const struct pass *p, int c)
 		.chunk = c,
 		.rows = rows,
 		.step = step,
-		.kept = !tiled,
+		.keeps_logits = !tiled,
 		.logits = mat_alloc(
 			a, slices * step, p->m->padded_vocab / p->tp.n, act_type(p))
 				  .p,
@@ -213,7 +215,7 @@ static struct band band_alloc(const struct pass *p, int c)
 	};
 }
 
-static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *dh)
+static void head_bands(struct pass *p, int c, struct mat all, struct slice_sum *dh)
 {
 	struct band b = band_alloc(p, c);
 	for (int64_t step = b.rows; b.first < p->rows; b.first += step) {
@@ -226,10 +228,10 @@ static void head_rows(struct pass *p, int c, struct mat all, struct slice_sum *d
 	}
 }
 
-struct stream_norm head_norm(struct pass *p, int c)
+struct stream_norm final_norm(struct pass *p, int c)
 {
-	return (struct stream_norm){.what = "norm",
-		.at = {p->m->c.layers, 0, c},
+	return (struct stream_norm){.name = "norm",
+		.loc = {p->m->c.layers, 0, c},
 		.h = mat_alloc(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
 		.stats = mat_alloc(p->d->scratch, 2, p->stream_rows, DT_F32),
 		.weight = p->m->norm,
@@ -239,16 +241,16 @@ struct stream_norm head_norm(struct pass *p, int c)
 static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	const struct stream_norm norm = head_norm(p, c);
+	const struct stream_norm norm = final_norm(p, c);
 	struct mat dh = mat_alloc(p->d->scratch, x.rows, x.cols, slice_type(p));
 	struct slice_sum sum;
 	struct slice_gather all;
 	if (p->micro.train)
 		slice_sum_begin(&sum, &p->tp, p->d, dh, p->rows, act_type(p));
 	norm_forward(p, &norm, x);
-	norm_gather(p, &all, &norm);
+	norm_gather_begin(p, &all, &norm);
 	slice_gather_end(&all);
-	head_rows(p, c, all.all, &sum);
+	head_bands(p, c, all.all, &sum);
 	if (p->micro.train) {
 		slice_sum_end(&sum);
 		p->d->k->zero(p->d, dx);
@@ -261,5 +263,5 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 void head_loss(struct pass *p, struct mat x, struct mat dx)
 {
 	for (int c = 0; c < p->cp.local; c++)
-		head_chunk(p, c, stream_of(p, x, c), stream_of(p, dx, c));
+		head_chunk(p, c, stream_chunk(p, x, c), stream_chunk(p, dx, c));
 }

@@ -23,13 +23,14 @@ enum dtype act_type(const struct pass *p)
 	return formats[p->c.precision];
 }
 
-static bool is_float8(const struct pass *p, int64_t layer)
+/* Returns true if the layer's matmuls have float8 operands; false for the head (layer -1). */
+static bool layer_is_float8(const struct pass *p, int64_t layer)
 {
 	return p->c.precision == PRECISION_FLOAT8 && layer >= 0 &&
 	       p->m->blocks[layer].operand[0]->float8;
 }
 
-static bool rounds(const struct pass *p)
+static bool is_low_precision(const struct pass *p)
 {
 	return p->c.precision != PRECISION_FP32;
 }
@@ -46,19 +47,19 @@ enum dtype slice_type(const struct pass *p)
 
 void linear_round(struct pass *p, struct mat x)
 {
-	if (rounds(p) && x.type == DT_F32)
+	if (is_low_precision(p) && x.type == DT_F32)
 		p->d->k->round(p->d, x, x, act_type(p), 1);
 }
 
 void linear_cast(struct pass *p, struct mat y, struct mat x)
 {
-	if (rounds(p))
+	if (is_low_precision(p))
 		p->d->k->round(p->d, y, x, act_type(p), 1);
 	else
 		p->d->k->copy(p->d, y, x);
 }
 
-static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
+static struct mat alloc_like(struct pass *p, struct mat like, enum dtype type)
 {
 	return mat_alloc(p->d->scratch, like.rows, like.cols, type);
 }
@@ -66,25 +67,25 @@ static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 /* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
 enum sum_over { SUM_COLS, SUM_ROWS };
 
-/* Allocates n scales in device memory. All scales of operands are allocated here. */
-static struct mat_scale *take_scales(struct arena *a, int64_t n)
+/* Allocates n scales in device memory. */
+static struct mat_scale *alloc_scales(struct arena *a, int64_t n)
 {
 	return arena_alloc(a, (size_t)n * sizeof(struct mat_scale));
 }
 
-/* Returns the float8 operand: x times a scale from its amax, which the device computes. `inverse`
- * receives the inverse, which the matmul applies. If x keeps a transposed cast, both casts are
- * computed at the first request, which is for SUM_COLS. */
+/* Returns x in float8, multiplied by a scale that the device computes from amax. `inverse` receives
+ * the inverse scale for the matmul. If x keeps a transposed cast, both casts are computed at the
+ * first call, which is for SUM_COLS. */
 static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
-	const float *amax, float *inverse, enum sum_over over)
+	const float *amax, float *inverse, enum sum_over dim)
 {
 	struct mat y = mat_typed(NULL, x.rows, x.cols, type);
 	y.scale = inverse;
 	y.transposed = x.transposed;
-	if (over == SUM_ROWS && x.transposed)
+	if (dim == SUM_ROWS && x.transposed)
 		return y;
 	void *cast = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
-	if (over == SUM_ROWS)
+	if (dim == SUM_ROWS)
 		y.transposed = cast;
 	else
 		y.p = cast;
@@ -92,42 +93,42 @@ static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
 	return y;
 }
 
-/* Returns the operand for an activation or a gradient: x itself, or a cast in scratch memory
- * (float8, or an fp32 sum). x.amax, if set, has been computed. */
-static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
-	enum dtype float8, enum sum_over over)
+/* Returns an activation or a gradient as a matmul operand: x itself, or a cast in scratch memory
+ * (float8, or of an fp32 sum). The caller has computed x.amax, if it is set. */
+static struct mat cast_activation(
+	struct pass *p, int64_t layer, struct mat x, enum dtype float8, enum sum_over dim)
 {
 	if (x.type != act_type(p)) {
-		struct mat cast = take_like(p, x, act_type(p));
+		struct mat cast = alloc_like(p, x, act_type(p));
 		linear_cast(p, cast, x);
 		x = cast;
 	}
-	if (!is_float8(p, layer))
+	if (!layer_is_float8(p, layer))
 		return x;
 	if (!x.amax) {
-		x.amax = &take_scales(p->d->scratch, 1)->amax;
+		x.amax = &alloc_scales(p->d->scratch, 1)->amax;
 		p->d->k->zero(p->d, mat(x.amax, 1, 1));
 		p->d->k->amax(p->d, x.amax, x);
 	}
-	return cast_scaled(p, x, float8, x.amax, &mat_scale_of(x.amax)->scale, over);
+	return cast_scaled(p, x, float8, x.amax, &mat_scale_of(x.amax)->scale, dim);
 }
 
 /* ---- casts of activations and gradients that are kept ------------------------------- */
 
 bool linear_keeps_casts(const struct pass *p, int64_t layer)
 {
-	return pass_recomputes(p, layer) == RECOMPUTE_NONE && is_float8(p, layer);
+	return pass_recomputes(p, layer) == RECOMPUTE_NONE && layer_is_float8(p, layer);
 }
 
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a)
 {
 	int64_t count = 0;
-	if (!is_float8(p, layer))
+	if (!layer_is_float8(p, layer))
 		return no_mat();
 	for (int i = 0; i < n; i++)
 		count += x[i]->type == act_type(p) ? x[i]->rows / p->rows : 0;
-	struct mat_scale *next = take_scales(a, count);
+	struct mat_scale *next = alloc_scales(a, count);
 	const int64_t floats = (int64_t)(sizeof(*next) / sizeof(float));
 	struct mat all_amax = mat(next, count, floats);
 	for (int i = 0; i < n; i++) {
@@ -141,21 +142,21 @@ struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *c
 	return all_amax;
 }
 
-void linear_amax(struct pass *p, struct mat x)
+void linear_compute_amax(struct pass *p, struct mat x)
 {
 	if (x.amax)
 		p->d->k->amax(p->d, x.amax, x);
 }
 
-void linear_amax_begin(struct pass *p, struct mat amax)
+void linear_clear_amax(struct pass *p, struct mat amax)
 {
 	if (amax.p)
 		p->d->k->zero(p->d, amax);
 }
 
-struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
+struct mat linear_drop_unused_cast(const struct pass *p, int64_t layer, struct mat x)
 {
-	if (!is_float8(p, layer)) {
+	if (!layer_is_float8(p, layer)) {
 		x.amax = NULL;
 		x.transposed = NULL;
 	}
@@ -173,95 +174,96 @@ static int64_t transposed_bytes(const struct pass *p, int64_t n)
 
 /* The backward needs transposed casts of weights. The forward computes them together with its own
  * casts, unless parameters are gathered for each use: then casts are recomputed, not kept. */
-void linear_alloc(struct pass *p, struct arena *run)
+void linear_alloc_weight_casts(struct pass *p, struct arena *run)
 {
 	if (p->c.precision != PRECISION_FLOAT8)
 		return;
 	const struct store_config *c = &p->store->c;
-	p->float8.scale = take_scales(run, p->m->n_tensors);
+	p->float8.scale = alloc_scales(run, p->m->n_tensors);
 	if (c->zero < 3 && !offloads_params(c->offload))
 		p->float8.transposed =
 			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
 }
 
-static struct mat float8_weight(struct pass *p, struct at at, const struct tensor *w,
-	struct mat m, enum sum_over over)
+static struct mat float8_weight(struct pass *p, struct loc loc, const struct tensor *w,
+	struct mat m, enum sum_over dim)
 {
 	int64_t number = w - p->m->tensors;
-	int slice = tensor_slice(w, p->tp.first + at.slice) - w->first;
+	int slice = tensor_slice(w, p->tp.first + loc.slice) - w->first;
 	if (p->float8.transposed)
 		m.transposed = p->float8.transposed + transposed_bytes(p, number) +
 			       slice * mat_size(m);
 	return cast_scaled(p, m, DT_E4M3, store_amax(p->store, w),
-		&p->float8.scale[number].scale, over);
+		&p->float8.scale[number].scale, dim);
 }
 
-/* Returns a parameter from the store: in the format of operands, or the master weight. */
+/* Returns a parameter from the store: its low-precision copy, if any, or the master weight. */
 static struct mat stored_param(struct pass *p, const struct tensor *t, int s)
 {
 	struct mat copy = no_mat();
-	if (rounds(p))
+	if (is_low_precision(p))
 		copy = store_operand(p->store, t, tensor_slice(t, p->tp.first + s));
 	return copy.p ? copy : param(p, t, s);
 }
 
-static struct mat cast_stored(struct pass *p, struct mat x)
+static struct mat cast_to_act_type(struct pass *p, struct mat x)
 {
 	if (x.type == act_type(p))
 		return x;
-	struct mat y = take_like(p, x, act_type(p));
+	struct mat y = alloc_like(p, x, act_type(p));
 	linear_cast(p, y, x);
 	return y;
 }
 
-/* Returns a parameter (or nothing) in the format of operands. Does not change the master weight. */
+/* Returns a parameter as a matmul operand, cast in scratch memory if needed; empty if t is NULL. */
 static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 {
-	return t ? cast_stored(p, stored_param(p, t, s)) : no_mat();
+	return t ? cast_to_act_type(p, stored_param(p, t, s)) : no_mat();
 }
 
 static struct mat cast_weight(
-	struct pass *p, struct at at, const struct tensor *w, enum sum_over over)
+	struct pass *p, struct loc loc, const struct tensor *w, enum sum_over dim)
 {
-	if (is_float8(p, at.layer))
-		return float8_weight(p, at, w, param(p, w, at.slice), over);
-	return cast_param(p, w, at.slice);
+	if (layer_is_float8(p, loc.layer))
+		return float8_weight(p, loc, w, param(p, w, loc.slice), dim);
+	return cast_param(p, w, loc.slice);
 }
 
 /* ---- several outputs as one -------------------------------------------------------- */
 
-bool linear_joins(const struct pass *p, int64_t layer)
+bool linear_can_join(const struct pass *p, int64_t layer)
 {
-	return p->cp.n == 1 && !is_float8(p, layer);
+	return p->cp.n == 1 && !layer_is_float8(p, layer);
 }
 
+/* Returns true if l's y begins a matrix that also holds the outputs of the next matmuls. */
 static bool is_joined(const struct linear *l)
 {
 	return l->y.stride;
 }
 
-/* Returns the whole matrix that begins with the columns of y. */
-static struct mat joined(struct mat y)
+/* Returns the whole matrix of joined outputs, which begins with the columns of y. */
+static struct mat joined_matrix(struct mat y)
 {
 	return mat_typed(y.p, y.rows, y.stride, y.type);
 }
 
 /* Returns n weights stacked by rows: in the store if they are adjacent there, else a copy. */
 static struct mat stacked_weights(
-	struct pass *p, struct at at, const struct linear *l, int n)
+	struct pass *p, struct loc loc, const struct linear *l, int n)
 {
-	struct mat all = stored_param(p, l->w, at.slice);
+	struct mat all = stored_param(p, l->w, loc.slice);
 	bool adjacent = true;
 	for (int i = 1; i < n; i++) {
-		struct mat w = stored_param(p, l[i].w, at.slice);
+		struct mat w = stored_param(p, l[i].w, loc.slice);
 		adjacent &= (char *)w.p == (char *)all.p + mat_bytes(all);
 		all.rows += w.rows;
 	}
 	if (adjacent)
-		return cast_stored(p, all);
-	all = take_like(p, all, act_type(p));
+		return cast_to_act_type(p, all);
+	all = alloc_like(p, all, act_type(p));
 	for (int64_t i = 0, row = 0; i < n; i++) {
-		struct mat w = stored_param(p, l[i].w, at.slice);
+		struct mat w = stored_param(p, l[i].w, loc.slice);
 		struct mat to = mat_rows(all, row, w.rows);
 		if (w.type == all.type)
 			p->d->k->copy(p->d, to, w);
@@ -272,25 +274,23 @@ static struct mat stacked_weights(
 	return all;
 }
 
-/* ---- matmuls of rounded operands --------------------------------------------------- */
-
-static void forward_rows(
+static void matmul_forward(
 	struct pass *p, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
 	p->ops.linear(p->d, y, x, w, bias);
 	linear_round(p, y);
 }
 
-static void backward_rows(
+static void matmul_backward_x(
 	struct pass *p, struct mat dx, struct mat dy, struct mat w, bool add)
 {
 	const struct kernels *k = p->d->k;
-	if (!rounds(p)) {
+	if (!is_low_precision(p)) {
 		k->linear_bwd_x(p->d, dx, dy, w, add);
 		return;
 	}
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat out = add ? take_like(p, dx, act_type(p)) : dx;
+	struct mat out = add ? alloc_like(p, dx, act_type(p)) : dx;
 	k->linear_bwd_x(p->d, out, dy, w, false);
 	linear_round(p, out);
 	if (add)
@@ -298,14 +298,12 @@ static void backward_rows(
 	arena_reset(p->d->scratch, mark);
 }
 
-/* ---- matmuls of all rows --------------------------------------------------------- */
-
-void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x)
+void linear_forward(struct pass *p, struct loc loc, const struct linear *l, struct mat x)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = cast_activation(p, at.layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = cast_weight(p, at, l->w, SUM_COLS);
-	forward_rows(p, l->y, a, b, cast_param(p, l->bias, at.slice));
+	struct mat a = cast_activation(p, loc.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, loc, l->w, SUM_COLS);
+	matmul_forward(p, l->y, a, b, cast_param(p, l->bias, loc.slice));
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
@@ -313,7 +311,7 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,
 	const int32_t *targets, struct xent_terms terms)
 {
-	const struct at head = {-1, 0, 0};
+	const struct loc head = {-1, 0, 0};
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat a = cast_activation(p, head.layer, x, DT_E4M3, SUM_COLS);
 	struct mat b = cast_weight(p, head, l->w, SUM_COLS);
@@ -324,31 +322,32 @@ void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *lo
 }
 
 static void backward_joined(
-	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
+	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	backward_rows(p, dx, joined(l->y), stacked_weights(p, at, l, n), false);
+	matmul_backward_x(
+		p, dx, joined_matrix(l->y), stacked_weights(p, loc, l, n), false);
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
 
-/* Accumulates in the kernel if dx is fp32; in 16 bits, rounds each result before it is added. */
+/* (The kernel accumulates if dx is fp32. In 16 bits, each result is rounded before it is added.) */
 void linear_backward_x(
-	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
+	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
 	bool accumulates = n > 1 && dx.type == DT_F32;
 	if (is_joined(l)) {
-		backward_joined(p, at, dx, l, n);
+		backward_joined(p, loc, dx, l, n);
 		return;
 	}
 	for (int i = 0; i < n; i++) {
 		size_t mark = arena_mark(p->d->scratch);
-		struct mat dy = cast_activation(p, at.layer, l[i].y, DT_E5M2, SUM_COLS);
-		struct mat w = cast_weight(p, at, l[i].w, SUM_ROWS);
+		struct mat dy = cast_activation(p, loc.layer, l[i].y, DT_E5M2, SUM_COLS);
+		struct mat w = cast_weight(p, loc, l[i].w, SUM_ROWS);
 		if (accumulates)
 			p->d->k->linear_bwd_x(p->d, dx, dy, w, i > 0);
 		else
-			backward_rows(p, dx, dy, w, i > 0);
+			matmul_backward_x(p, dx, dy, w, i > 0);
 		arena_reset(p->d->scratch, mark);
 		comm_poll();
 	}
@@ -358,7 +357,7 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 	struct mat x, bool add)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	if (rounds(p)) {
+	if (is_low_precision(p)) {
 		dy = cast_activation(p, layer, dy, DT_E5M2, SUM_ROWS);
 		x = cast_activation(p, layer, x, DT_E4M3, SUM_ROWS);
 	}
@@ -368,60 +367,61 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 	comm_poll();
 }
 
-bool linear_fuses(const struct pass *p, int64_t layer)
+bool linear_can_fuse(const struct pass *p, int64_t layer)
 {
-	return rounds(p) && !is_float8(p, layer);
+	return is_low_precision(p) && !layer_is_float8(p, layer);
 }
 
-bool linear_sums_slope(const struct pass *p)
+bool linear_can_sum(const struct pass *p)
 {
 	return p->tp.n == 1 && !p->c.plain_kernels;
 }
 
 /* ---- matmuls piece by piece -------------------------------------------------------- */
 
-/* Returns the gathered operand; its rows were rounded before. A float8 scale depends on all rows,
- * so float8 waits for the gather. */
+/* Returns a gathered matrix as a matmul operand. Its rows are rounded already. Waits for all rows
+ * only with float8, because the scale depends on them. */
 static struct mat cast_gathered(
 	struct pass *p, int64_t layer, struct slice_gather *x, enum dtype float8)
 {
-	if (!is_float8(p, layer))
+	if (!layer_is_float8(p, layer))
 		return x->all;
 	slice_gather_end(x);
 	if (x->s->sp && x->s->axis->size > 1) /* over the rows of all ranks */
-		linear_amax(p, x->all);
+		linear_compute_amax(p, x->all);
 	return cast_activation(p, layer, x->all, float8, SUM_COLS);
 }
 
-/* Waits for the rows of turn i. Returns their number; *first is the first one. */
-static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t *first)
+/* Waits for the rows of turn i. Sets *first to the first row, and returns the number of rows. */
+static int64_t gather_wait_turn(
+	struct pass *p, struct slice_gather *x, int i, int64_t *first)
 {
 	int piece = slice_turn(&p->tp, i);
 	slice_gather_wait(x, piece);
 	return slice_piece(&p->tp, p->rows, piece, first);
 }
 
-void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
+void column_parallel_forward(struct pass *p, struct loc loc, struct slice_gather *x,
 	const struct linear *l, int n)
 {
 	struct mat w[SUBLAYER_INPUTS], bias[SUBLAYER_INPUTS];
 	size_t mark = arena_mark(p->d->scratch);
-	bool some = false;
+	bool has_work = false;
 	BUG_ON(n > SUBLAYER_INPUTS);
 	for (int i = 0; i < n; i++)
-		some |= l[i].y.p != NULL;
-	if (!some)
+		has_work |= l[i].y.p != NULL;
+	if (!has_work)
 		return;
-	param_use(p, l->w, at.slice);
-	struct mat all = cast_gathered(p, at.layer, x, DT_E4M3);
+	param_use(p, l->w, loc.slice);
+	struct mat all = cast_gathered(p, loc.layer, x, DT_E4M3);
 	for (int i = 0; i < n; i++) {
 		if (!l[i].y.p)
 			continue;
-		w[i] = cast_weight(p, at, l[i].w, SUM_COLS);
-		bias[i] = cast_param(p, l[i].bias, at.slice);
+		w[i] = cast_weight(p, loc, l[i].w, SUM_COLS);
+		bias[i] = cast_param(p, l[i].bias, loc.slice);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
-		int64_t first, rows = wait_turn(p, x, turn, &first);
+		int64_t first, rows = gather_wait_turn(p, x, turn, &first);
 		struct mat piece = mat_rows(all, first, rows);
 		for (int i = 0; i < n && rows; i++) {
 			if (!l[i].y.p)
@@ -432,114 +432,114 @@ void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 					mat_rows(l[i].gelu, first, rows), y, piece, w[i],
 					bias[i]);
 			else
-				forward_rows(p, y, piece, w[i], bias[i]);
+				matmul_forward(p, y, piece, w[i], bias[i]);
 		}
 		comm_poll();
 	}
-	param_done(p, l->w, at.slice);
+	param_done(p, l->w, loc.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-void linear_enter_backward(struct pass *p, struct at at, struct slice_sum *sum,
+void column_parallel_backward(struct pass *p, struct loc loc, struct slice_sum *sum,
 	const struct linear *l, int n)
 {
-	param_use(p, l->w, at.slice);
-	linear_backward_x(p, at, slice_sum_slot(sum), l, n);
-	param_done(p, l->w, at.slice);
+	param_use(p, l->w, loc.slice);
+	linear_backward_x(p, loc, slice_sum_slot(sum), l, n);
+	param_done(p, l->w, loc.slice);
 	slice_sum_push(sum);
 }
 
-void linear_leave(struct pass *p, struct at at, struct slice_sum *sum, struct mat x,
-	const struct tensor *w)
+void row_parallel_forward(struct pass *p, struct loc loc, struct slice_sum *sum,
+	struct mat x, const struct tensor *w)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	param_use(p, w, at.slice);
-	struct mat all = cast_activation(p, at.layer, x, DT_E4M3, SUM_COLS);
-	struct mat b = cast_weight(p, at, w, SUM_COLS);
+	param_use(p, w, loc.slice);
+	struct mat all = cast_activation(p, loc.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, loc, w, SUM_COLS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		slice_sum_turn(sum, turn);
 		if (sum->n)
-			forward_rows(p, slice_sum_slot(sum),
+			matmul_forward(p, slice_sum_slot(sum),
 				mat_rows(all, sum->first, sum->n), b, no_mat());
 		slice_sum_push(sum);
 		comm_poll();
 	}
-	param_done(p, w, at.slice);
+	param_done(p, w, loc.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of,
+void row_parallel_backward(struct pass *p, struct loc loc, struct mat dx,
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input,
 	struct mat sums)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	param_use(p, w, at.slice);
-	struct mat all = cast_gathered(p, at.layer, dy, DT_E5M2);
-	struct mat b = cast_weight(p, at, w, SUM_ROWS);
+	param_use(p, w, loc.slice);
+	struct mat all = cast_gathered(p, loc.layer, dy, DT_E5M2);
+	struct mat b = cast_weight(p, loc, w, SUM_ROWS);
 	for (int turn = 0; turn < p->tp.n; turn++) {
-		int64_t first, n = wait_turn(p, dy, turn, &first);
+		int64_t first, n = gather_wait_turn(p, dy, turn, &first);
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
-		if (n && gelu_of.p)
+		if (n && gelu_input.p)
 			p->d->k->linear_gelu_bwd(
-				p->d, to, rows, b, mat_rows(gelu_of, first, n), sums);
+				p->d, to, rows, b, mat_rows(gelu_input, first, n), sums);
 		else if (n)
-			backward_rows(p, to, rows, b, false);
+			matmul_backward_x(p, to, rows, b, false);
 		comm_poll();
 	}
-	param_done(p, w, at.slice);
+	param_done(p, w, loc.slice);
 	arena_reset(p->d->scratch, mark);
 }
 
-/* Returns the type in which the matmul writes a leaf. With float8 it is fp32, because not every
- * matmul multiplies by the scales before it rounds. */
+/* Returns the type in which a matmul writes a leaf: fp32 with float8, because not every matmul
+ * multiplies by the scales before it rounds. */
 static enum dtype leaf_type(const struct pass *p, int64_t layer)
 {
-	return is_float8(p, layer) ? DT_F32 : act_type(p);
+	return layer_is_float8(p, layer) ? DT_F32 : act_type(p);
 }
 
-/* Computes a weight's leaf; `all`: joined leaves that have it from row `at_col` on, or empty. */
-static void weight_leaf(struct pass *p, struct at at, struct mat x,
-	const struct linear *l, struct mat all, int64_t at_col)
+/* Computes a weight's leaf or, if `joined` is set, copies it from joined leaves, from `row` on. */
+static void compute_weight_leaf(struct pass *p, struct loc loc, struct mat x,
+	const struct linear *l, struct mat joined, int64_t row)
 {
 	const struct tensor *w = l->w;
 	size_t mark = arena_mark(p->d->scratch);
 	if (w->frozen)
 		return;
-	if (all.p) {
-		add_leaf(p, w, at, mat_rows(all, at_col, w->rows));
-	} else if (leaf_type(p, at.layer) == DT_F32) {
-		struct mat dw = leaf(p, w, at);
-		linear_backward_w(p, at.layer, dw, l->y, x, false);
+	if (joined.p) {
+		add_leaf(p, w, loc, mat_rows(joined, row, w->rows));
+	} else if (leaf_type(p, loc.layer) == DT_F32) {
+		struct mat dw = leaf_buffer(p, w, loc);
+		linear_backward_w(p, loc.layer, dw, l->y, x, false);
 		linear_round(p, dw);
-		leaf_done(p, w, at, 0);
+		leaf_done(p, w, loc, 0);
 	} else {
 		struct mat dw = mat_alloc(p->d->scratch, w->rows, w->cols, act_type(p));
-		linear_backward_w(p, at.layer, dw, l->y, x, false);
-		add_leaf(p, w, at, dw);
+		linear_backward_w(p, loc.layer, dw, l->y, x, false);
+		add_leaf(p, w, loc, dw);
 	}
 	arena_reset(p->d->scratch, mark);
 }
 
-static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
-	struct mat all, int64_t at_col)
+static void compute_bias_leaf(struct pass *p, struct loc loc, const struct linear *l,
+	struct mat joined, int64_t row)
 {
 	if (l->bias->frozen)
 		return;
-	struct mat db = leaf(p, l->bias, at);
-	if (all.p)
-		p->d->k->copy(p->d, db, mat_rows(all, at_col, db.cols));
+	struct mat db = leaf_buffer(p, l->bias, loc);
+	if (joined.p)
+		p->d->k->copy(p->d, db, mat_rows(joined, row, db.cols));
 	else if (l->sums.p)
 		p->d->k->copy(p->d, db, l->sums);
 	else
 		p->d->k->bias_bwd(p->d, db, l->y);
-	leaf_done(p, l->bias, at, 0);
+	leaf_done(p, l->bias, loc, 0);
 }
 
-/* Returns true if any of the weights, or of the biases, is trained. */
-static bool some_train(const struct linear *l, int n, bool bias)
+/* Returns true if any of n weights, or of n `biases`, is trained. */
+static bool any_is_trained(const struct linear *l, int n, bool biases)
 {
 	for (int i = 0; i < n; i++) {
-		const struct tensor *t = bias ? l[i].bias : l[i].w;
+		const struct tensor *t = biases ? l[i].bias : l[i].w;
 		if (t && !t->frozen)
 			return true;
 	}
@@ -547,27 +547,27 @@ static bool some_train(const struct linear *l, int n, bool bias)
 }
 
 void linear_weights(
-	struct pass *p, struct at at, struct mat x, const struct linear *l, int n)
+	struct pass *p, struct loc loc, struct mat x, const struct linear *l, int n)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat dw = no_mat(), db = no_mat();
 	if (is_joined(l)) {
-		struct mat dy = joined(l->y);
-		if (some_train(l, n, false)) {
+		struct mat dy = joined_matrix(l->y);
+		if (any_is_trained(l, n, false)) {
 			dw = mat_alloc(p->d->scratch, dy.cols, x.cols, act_type(p));
-			linear_backward_w(p, at.layer, dw, dy, x, false);
+			linear_backward_w(p, loc.layer, dw, dy, x, false);
 		}
-		if (some_train(l, n, true)) {
+		if (any_is_trained(l, n, true)) {
 			db = mat_alloc(p->d->scratch, dy.cols, 1, DT_F32);
 			p->d->k->bias_bwd(p->d, mat(db.p, 1, dy.cols), dy);
 		}
 	}
-	int64_t at_col = 0;
-	for (int i = 0; i < n; at_col += l[i++].y.cols) {
-		weight_leaf(p, at, x, &l[i], dw, at_col);
+	int64_t row = 0;
+	for (int i = 0; i < n; row += l[i++].y.cols) {
+		compute_weight_leaf(p, loc, x, &l[i], dw, row);
 		if (l[i].bias)
-			bias_leaf(p, at, &l[i], db, at_col);
+			compute_bias_leaf(p, loc, &l[i], db, row);
 	}
-	param_reduce(p, l->w, at.slice, 0);
+	param_reduce(p, l->w, loc.slice, 0);
 	arena_reset(p->d->scratch, mark);
 }

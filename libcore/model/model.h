@@ -29,7 +29,7 @@ enum act_choice {
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
-/* Values of the options; model_init() replaces "by architecture" and 0 by the defaults. */
+/* The model's options; model_init() replaces "by architecture" and 0 by the defaults. */
 struct model_config {
 	int arch; /* enum arch_id */
 	int64_t layers, heads, kv_heads, head_dim, dim, ffn_dim, context;
@@ -42,13 +42,14 @@ struct model_config {
 	int rope_scaling;
 	int64_t rope_original;
 	double rope_slow, rope_fast, rope_attention; /* YaRN */
-	double rope_local_theta; /* of layers with a window; 0: rope_theta */
+	double rope_local_theta; /* theta of layers with a window; 0: rope_theta */
 	int64_t rotary;		 /* channels of a head that are rotated; 0: all */
-	/* factors of embeddings, sublayers' outputs, scores and logits; 0: the architecture's */
+	/* factors of embeddings, sublayer outputs, scores, logits; 0: the architecture's factor */
 	double embedding_scale, residual_scale, attention_scale, logit_scale;
 	double score_cap, logit_cap; /* soft caps: x becomes cap tanh(x / cap); 0: none */
 	int64_t window, window_from, window_skip; /* see layer_has_window() */
-	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is missing has 1 */
+	const char
+		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */
 };
 
 /* The two sublayers of a block, in their order. */
@@ -62,11 +63,11 @@ struct arch {
 	enum norm_kind norm;
 	double norm_eps;
 	enum norm_place norm_place;
-	bool norm_adds_one;  /* a norm multiplies by 1 + its weight */
+	bool norm_adds_one;  /* norms multiply by 1 + weight */
 	bool qk_norm;	     /* always normalizes queries and keys */
 	bool wide_qk_norm;   /* normalizes all heads together, not each head */
 	bool root_embedding; /* multiplies embeddings by the square root of dim */
-	bool check_only; /* pt-check computes it (float64.h), but pt-train has no kernels for it */
+	bool check_only; /* supported by pt-check (float64.h) only: there are no kernels */
 	bool learned_positions, rope;
 	enum act_choice act;
 	enum init_choice init;
@@ -108,7 +109,8 @@ struct model {
 	struct model_config c; /* resolved */
 	const struct arch *arch;
 	enum act_kind act;
-	bool bias, qkv_bias, out_bias; /* of all linear layers; of wq, wk, wv; of wo */
+	bool bias, qkv_bias,
+		out_bias; /* biases in all linear layers; in wq, wk, wv; in wo */
 	bool tie;
 	int tp, cp; /* virtual degrees */
 	int64_t head_dim, padded_vocab;
@@ -119,11 +121,11 @@ struct model {
 	struct block_tensors *blocks;
 };
 
-/* Parses "tp=2,cp=4"; a missing degree keeps its value. -1: invalid text. */
+/* Parses "tp=2,cp=4"; a missing degree keeps its value. Returns -1 if the text is invalid. */
 int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
-/* Resolves the configuration and makes the tensor table. `vocab`: the vocabulary of the data; 0:
- * use the config's. All slices are local; a rank that has a part of the model calls
- * tensors_place(). -1: the shapes are not valid. Free with model_free(). */
+/* Resolves the options and makes the tensor table. `vocab`: number of tokens in the data; 0: use
+ * the option. All slices are local; a rank with a part of the model then calls tensors_place().
+ * Returns -1 if the shapes are invalid. The caller releases m with model_free(). */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
 void model_free(struct model *m);
@@ -139,9 +141,11 @@ static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
+/* Returns true if a layer has a window. Every window_skip'th layer has none; if it is < 0, only
+ * every -window_skip'th has one. Layers before window_from have none. */
 bool layer_has_window(const struct model_config *c, int64_t layer);
-/* Sets the window options so that exactly these layers have a window, in a canonical form. Returns
- * false if no options can express it. */
+/* Sets the window options so that the layers with has[layer] have a window. Returns false if no
+ * options can express that. */
 bool config_set_windows(struct model_config *c, const bool *has);
 /* Returns the sliding window of a layer in tokens, including the query's own; 0: no window. */
 int64_t model_window(const struct model *m, int64_t layer);
@@ -150,7 +154,7 @@ static inline bool model_rotates(const struct model *m, int64_t layer)
 {
 	return m->arch->rope && (!m->c.nope_every || (layer + 1) % m->c.nope_every != 0);
 }
-/* Marks the operands of all blocks (`skip_ends`: not the first and the last block) as float8. */
+/* Marks the operands of all blocks as float8; `skip_ends`: except the first and the last block. */
 void model_set_float8(struct model *m, bool skip_ends);
 
 /* Numbers of parameters: all, and with weight decay. */
@@ -170,16 +174,16 @@ int model_first_trained_unit(const struct model *m);
 double model_flops_per_token(const struct model *m, bool causal);
 /* Returns the multiply-adds per token in a block's forward: weights' matmuls, causal attention. */
 double model_block_work(const struct model *m);
-/* Appends the name of a unit of n: "tok_embeddings", "layers.0", ..., "output". */
+/* Appends the name of unit `unit` of n: "tok_embeddings", "layers.0", ..., "output". */
 void model_unit_name(int unit, int n, struct str *out);
-/* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
-void model_print(const struct model *m, bool all, struct str *out);
+/* Appends a list of tensors, with one line for all layers; `with_layer`: also a layer's tensors. */
+void model_print(const struct model *m, bool with_layer, struct str *out);
 
 /* Returns the frequency of pair j of a head's channels in a layer (pass.c): theta^(-2j / rotated
  * channels), scaled as the options specify; 0 for a pair that is not rotated. At position t the
  * pair is rotated by t times this angle. */
 double rope_frequency(const struct model *m, int64_t layer, int64_t j);
-/* Returns the factor of the cosines and sines of rotated pairs. */
+/* Returns the factor by which YaRN scales the cosines and sines; else 1. */
 double rope_amplitude(const struct model *m);
 /* Returns the factor of attention scores. */
 static inline float model_attention_scale(const struct model *m)
@@ -188,9 +192,9 @@ static inline float model_attention_scale(const struct model *m)
 					: 1.0f / sqrtf((float)m->head_dim);
 }
 
-/* Returns an option (or "arch NAME") that the kernels do not support, or NULL. */
+/* Returns the name of an option (or "arch NAME") that the kernels do not support; NULL: none. */
 const char *model_unsupported_part(const struct model *m);
-/* Rejects a model that the kernels do not compute. */
+/* Rejects a model that the kernels do not support. */
 int model_check_kernels(const struct model *m, struct err *e);
 static inline bool model_has_norm(const struct model *m, enum norm_place place)
 {
@@ -199,11 +203,11 @@ static inline bool model_has_norm(const struct model *m, enum norm_place place)
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* To be increased when forward or backward add in another order, so that a resumed run would have
- * other bits. Runs and checkpoints record it. 2: the backward of wq, wk, wv is one matmul. */
+/* Increase when forward or backward add in another order: a resumed run would have other bits. Runs
+ * and checkpoints record it. 2: the backward of wq, wk, wv is one matmul. */
 enum { PASS_VERSION = 2 };
 
-/* To be increased when kernels/normal.h computes other bits; a run records it. */
+/* Increase when kernels/normal.h computes other bits. Runs record it. */
 enum { INIT_VERSION = 2 };
 /* Fills x, in device memory, with initial values of rows of a tensor, or of a slice of its columns.
  * Element i of a tensor is a function of (seed, name, i). `first`: index of x's first element. */

@@ -6,8 +6,8 @@
 
 /* ---- rotary positions ------------------------------------------------------------ */
 
-/* Scales a frequency as in Llama 3.1 (Dubey et al. 2024): stretches long wavelengths, keeps short
- * ones, interpolates between them. */
+/* Returns a RoPE frequency scaled as in Llama 3.1 (Dubey et al. 2024): stretches long wavelengths,
+ * keeps short ones, interpolates between them. */
 static double llama3_scale(const struct model_config *c, double frequency)
 {
 	const double two_pi = 6.283185307179586;
@@ -21,8 +21,8 @@ static double llama3_scale(const struct model_config *c, double frequency)
 	return (1 - smooth) * frequency / c->rope_factor + smooth * frequency;
 }
 
-/* Returns the pair (fractional) of channels that rotates `times` times in the original context. */
-static double pair_that_rotates(
+/* Returns the channel pair (a fraction) that rotates `times` times in the original context. */
+static double pair_with_rotations(
 	const struct model_config *c, double times, double channels)
 {
 	const double two_pi = 6.283185307179586;
@@ -30,14 +30,14 @@ static double pair_that_rotates(
 	return channels * log(original / (times * two_pi)) / (2 * log(c->rope_theta));
 }
 
-/* Scales a frequency as in YaRN (Peng et al. 2023): keeps pairs that rotate often in the original
- * context, stretches others, interpolates between integer bounds, as in the authors' code. */
+/* Returns the frequency of pair j scaled as in YaRN (Peng et al. 2023) and its authors' code: keeps
+ * pairs that rotate often in the original context, stretches others, interpolates between. */
 static double yarn_scale(
 	const struct model_config *c, double frequency, int64_t j, int64_t channels)
 {
 	double n = (double)channels;
-	double low = fmax(floor(pair_that_rotates(c, c->rope_fast, n)), 0);
-	double high = fmin(ceil(pair_that_rotates(c, c->rope_slow, n)), n - 1);
+	double low = fmax(floor(pair_with_rotations(c, c->rope_fast, n)), 0);
+	double high = fmin(ceil(pair_with_rotations(c, c->rope_slow, n)), n - 1);
 	high += low == high ? 0.001 : 0;
 	double stretched = fmin(fmax(((double)j - low) / (high - low), 0), 1);
 	return frequency * (1 - stretched) + frequency / c->rope_factor * stretched;
@@ -72,7 +72,7 @@ double rope_amplitude(const struct model *m)
 	return c->rope_attention > 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }
 
-/* Sets rope[t] to the cosines, then the sines, of t times the frequencies. */
+/* Sets rope[t] to the cosines, then the sines, of t times the frequency of each channel pair. */
 static void fill_rope(const struct model *m, float *rope)
 {
 	int64_t half = m->head_dim / 2;
@@ -86,6 +86,7 @@ static void fill_rope(const struct model *m, float *rope)
 	}
 }
 
+/* Allocates and fills [context][head_dim] in device memory; NULL: no rotary positions. */
 static float *make_rope(const struct model *m, struct device *d, struct arena *run)
 {
 	int64_t n = m->c.context * m->head_dim;
@@ -128,8 +129,8 @@ static void assign_virtual(struct pass *p)
 	}
 }
 
-/* Copies the positions, which are the same in all micro-batches, to the device. */
-static void put_positions(struct pass *p)
+/* Copies the positions of all local rows to the device; all micro-batches have the same. */
+static void copy_positions(struct pass *p)
 {
 	int64_t seq_rows = p->rows / p->c.batch;
 	size_t n_bytes = (size_t)(p->rows * p->cp.local) * sizeof(*p->in.pos);
@@ -144,7 +145,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	const struct pass_config *c, struct arena *run)
 {
 	*p = (struct pass){.c = *c,
-		.ops = {d->k->linear_fwd, attend_chunks, head_loss, NULL},
+		.ops = {d->k->linear_fwd, attend_all_chunks, head_loss, NULL},
 		.m = m,
 		.d = d,
 		.store = store,
@@ -163,13 +164,13 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->loss = arena_alloc(run, sizeof(*p->loss));
 	p->step = arena_alloc(run, sizeof(*p->step));
 	p->rope = make_rope(m, d, run);
-	linear_alloc(p, run);
+	linear_alloc_weight_casts(p, run);
 	if (arena_measuring(run))
 		return;
 	p->in.host_pos = xmalloc(ids);
 	p->in.host_ids = xmalloc((c->documents ? 4 : 2) * ids);
 	if (!c->decode_rows)
-		put_positions(p);
+		copy_positions(p);
 	pass_loss_begin(p);
 }
 
@@ -197,8 +198,9 @@ struct exact pass_loss(struct pass *p)
 	return loss;
 }
 
-/* Sets `start` of each local row: the position in its window at which its document begins. */
-static void find_starts(const struct pass *p, const int32_t *windows, int32_t *start)
+/* Sets start[row] of each local row: the position in its window at which its document begins. */
+static void find_document_starts(
+	const struct pass *p, const int32_t *windows, int32_t *start)
 {
 	int64_t seq_rows = p->rows / p->c.batch, context = p->m->c.context;
 	scoped_ptr int32_t *all = xmalloc((size_t)context * sizeof(*all));
@@ -215,13 +217,13 @@ static void find_starts(const struct pass *p, const int32_t *windows, int32_t *s
 	}
 }
 
-/* Returns -1 for a context token, which is not a target. */
-static int32_t target_of(int32_t token)
+/* Returns the id of a target token without flags; -1: a context token, which is not a target. */
+static int32_t target_token(int32_t token)
 {
 	return token & TOKEN_CONTEXT ? -1 : token & ~TOKEN_FLAGS;
 }
 
-/* Targets ignore documents: the last token of a document predicts the first of the next. */
+/* (Targets ignore documents: the last token of a document predicts the first of the next.) */
 void pass_load(struct pass *p, const int32_t *windows)
 {
 	int64_t seq_rows = p->rows / p->c.batch, window = p->m->c.context + 1;
@@ -232,20 +234,18 @@ void pass_load(struct pass *p, const int32_t *windows)
 	for (int64_t i = 0; i < n; i++) {
 		const int32_t *from = windows + i % p->rows / seq_rows * window;
 		tokens[i] = from[p->in.host_pos[i]] & ~TOKEN_FLAGS;
-		targets[i] = target_of(from[p->in.host_pos[i] + 1]);
+		targets[i] = target_token(from[p->in.host_pos[i] + 1]);
 	}
 	device_put(p->d, p->in.tokens, tokens, n_bytes);
 	device_put(p->d, p->in.targets, targets, n_bytes);
 	if (!p->c.documents)
 		return;
-	find_starts(p, windows, start);
+	find_document_starts(p, windows, start);
 	for (int64_t i = 0; i < n; i++)
 		doc_pos[i] = p->in.host_pos[i] - start[i];
 	device_put(p->d, p->in.start, start, n_bytes);
 	device_put(p->d, p->in.doc_pos, doc_pos, n_bytes);
 }
-
-/* ---- activations ----------------------------------------------------------------- */
 
 const char *const recompute_names[] = {
 	"none", "selective", "matmuls", "full", "auto", NULL};
@@ -260,7 +260,7 @@ void pass_recompute(
 }
 
 /* Returns the lowest layer of the stage with a backward, or st->end. */
-static int64_t lowest_layer(const struct pass *p, const struct stage *st)
+static int64_t first_backward_layer(const struct pass *p, const struct stage *st)
 {
 	return min64(st->end, max64(st->first, p->lowest - 1));
 }
@@ -275,7 +275,7 @@ void acts_alloc(
 	a->x = a->x_out = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	/* layers without a backward share the activations of the first one */
-	int64_t lowest = lowest_layer(p, st) - st->first;
+	int64_t lowest = first_backward_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
 		a->begin[i] = (int64_t)arena_mark(micro);
 		if (i && i < lowest)
@@ -296,7 +296,7 @@ struct block_grads *grads_alloc(
 {
 	int64_t n = st->end - st->first;
 	struct block_grads *g = xcalloc((size_t)n, sizeof(*g));
-	for (int64_t i = lowest_layer(p, st) - st->first; i < n; i++)
+	for (int64_t i = first_backward_layer(p, st) - st->first; i < n; i++)
 		block_alloc_grads(p, st->first + i, &g[i], micro);
 	return g;
 }
@@ -310,7 +310,7 @@ void acts_free(struct acts *a)
 
 /* ---- the passes ------------------------------------------------------------------ */
 
-static int unit_of(int64_t layer)
+static int layer_unit(int64_t layer)
 {
 	return 1 + (int)layer;
 }
@@ -323,47 +323,49 @@ static int head_unit(const struct pass *p)
 int stage_first_unit(const struct pass *p, const struct stage *st, bool backward)
 {
 	if (backward)
-		return lowest_layer(p, st) < st->end ? unit_of(st->end - 1) : -1;
-	return st->embeds ? 0 : unit_of(st->first);
+		return first_backward_layer(p, st) < st->end ? layer_unit(st->end - 1)
+							     : -1;
+	return st->embeds ? 0 : layer_unit(st->first);
 }
 
 /* Returns true if this rank calls the layers. With tiles, which are gathered within a layer, even a
  * rank without a micro-batch does: from stale activations, and its leaves are not used. */
-static bool has_work(const struct pass *p)
+static bool runs_layers(const struct pass *p)
 {
 	return !p->micro.empty || p->store->c.tile;
 }
 
-/* Begins the profiler range of a block. */
-static void range_begin(struct pass *p, int64_t layer)
+/* Begins the profiler range of a block; device_range_end() ends it. */
+static void begin_block_range(struct pass *p, int64_t layer)
 {
 	char name[NUM_TEXT];
 	snprintf(name, sizeof(name), "layers.%lld", (long long)layer);
 	device_range(p->d, name);
 }
 
+/* Runs the forward of the stage's blocks, and gathers each unit's parameters before its use. */
 static void forward_blocks(struct pass *p, const struct stage *st, struct acts *a)
 {
 	for (int64_t l = st->first; l < st->end; l++) {
 		struct block_acts *b = &a->block[l - st->first];
 		bool more = l + 1 < st->end;
-		store_use(p->store, unit_of(l),
-			more	    ? unit_of(l + 1)
+		store_use(p->store, layer_unit(l),
+			more	    ? layer_unit(l + 1)
 			: st->heads ? head_unit(p)
 				    : UNIT_AFTER);
-		range_begin(p, l);
-		if (has_work(p)) {
-			linear_amax_begin(p, b->amax);
-			block_input(p, b, l > st->first || st->embeds);
+		begin_block_range(p, l);
+		if (runs_layers(p)) {
+			linear_clear_amax(p, b->amax);
+			block_restore_input(p, b, l > st->first || st->embeds);
 			block_forward(p, l, b, more ? &b[1].sub[0].x : &a->x);
 		}
 		device_range_end(p->d);
-		store_done(p->store, unit_of(l), false);
+		store_done(p->store, layer_unit(l), false);
 	}
 }
 
-/* Reduces the head's leaves, which are complete after the forward. The leaves of a tied table are
- * complete after the embedding's backward, if it is on the same stage. */
+/* Runs the head and, in training, reduces its leaves, which are then complete. The leaves of a tied
+ * table are complete after the embedding's backward, if it is on the same stage. */
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
@@ -371,7 +373,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 	if (tied)
 		store_use(p->store, 0, UNIT_AFTER);
 	device_range(p->d, "head");
-	if (has_work(p))
+	if (runs_layers(p))
 		p->ops.head(p, a->x, a->dx);
 	device_range_end(p->d);
 	if (tied)
@@ -387,15 +389,15 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	if (st->embeds) {
-		store_use(p->store, 0, unit_of(st->first));
-		if (has_work(p))
+		store_use(p->store, 0, layer_unit(st->first));
+		if (runs_layers(p))
 			embed_forward(p, a->block[0].sub[0].x);
 		store_done(p->store, 0, false);
 	}
 	forward_blocks(p, st, a);
 	if (st->heads)
 		forward_head(p, st, a);
-	else if (a->block->x && has_work(p))
+	else if (a->block->x && runs_layers(p))
 		p->d->k->narrow(p->d, a->x_out.p, a->x, a->x_out.type);
 }
 
@@ -403,30 +405,30 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 {
 	if (!st->embeds || p->lowest > 0)
 		return;
-	if (has_work(p))
+	if (runs_layers(p))
 		embed_backward(p, a->dx);
 	store_reduce(p->store, 0, 0);
 }
 
-/* Returns the unit that a backward uses after this layer. */
-static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
+/* Returns the unit that the backward uses after this layer's; UNIT_AFTER: none. */
+static int next_backward_unit(const struct pass *p, const struct stage *st, int64_t layer)
 {
-	return layer > lowest_layer(p, st) ? unit_of(layer - 1) : UNIT_AFTER;
+	return layer > first_backward_layer(p, st) ? layer_unit(layer - 1) : UNIT_AFTER;
 }
 
 void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	int64_t lowest = lowest_layer(p, st);
-	struct grad_copy copy = block_copy(p, lowest);
+	int64_t lowest = first_backward_layer(p, st);
+	struct grad_copy copy = grad_copy_alloc(p, lowest);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
-		store_use(p->store, unit_of(l), next_backward(p, st, l));
-		range_begin(p, l);
-		if (has_work(p))
+		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));
+		begin_block_range(p, l);
+		if (runs_layers(p))
 			block_backward(p, l, &a->block[l - st->first], a->dx, &copy);
 		device_range_end(p->d);
-		store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), 0);
+		store_done(p->store, layer_unit(l), true);
+		store_reduce(p->store, layer_unit(l), 0);
 	}
 	arena_reset(p->d->scratch, mark);
 	backward_embedding(p, st, a);
@@ -435,35 +437,35 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
-	int64_t lowest = lowest_layer(p, st);
+	int64_t lowest = first_backward_layer(p, st);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
-		store_use(p->store, unit_of(l), next_backward(p, st, l));
-		range_begin(p, l);
-		if (has_work(p))
+		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));
+		begin_block_range(p, l);
+		if (runs_layers(p))
 			block_backward_x(p, l, b, &g[l - st->first], a->dx);
 		device_range_end(p->d);
-		store_done(p->store, unit_of(l), true);
+		store_done(p->store, layer_unit(l), true);
 	}
 }
 
-/* Needs parameters for recomputation only. */
+/* (Parameters are needed for recomputation only.) */
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
-	int64_t lowest = lowest_layer(p, st);
+	int64_t lowest = first_backward_layer(p, st);
 	bool recomputes = p->recompute != RECOMPUTE_NONE;
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		if (recomputes)
-			store_use(p->store, unit_of(l), next_backward(p, st, l));
-		range_begin(p, l);
-		if (has_work(p))
+			store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));
+		begin_block_range(p, l);
+		if (runs_layers(p))
 			block_backward_w(p, l, b, &g[l - st->first]);
 		device_range_end(p->d);
 		if (recomputes)
-			store_done(p->store, unit_of(l), true);
-		store_reduce(p->store, unit_of(l), 0);
+			store_done(p->store, layer_unit(l), true);
+		store_reduce(p->store, layer_unit(l), 0);
 	}
 	backward_embedding(p, st, a);
 }

@@ -25,17 +25,18 @@ struct block_acts {
 	 * buffer for all blocks) for the forward and for the backward; else NULL. */
 	uint16_t *x;
 	/* float8: amax (0 before a forward) and inverse scale of each slice and chunk of the
-	 * operands h and m[INNER_OUT] of both sublayers. */
+	 * operands h and m[INNER_RESULT] of both sublayers. */
 	struct mat amax;
 };
 
 /* Gradients of activations, from which a sublayer computes its weight gradients now or later. */
 struct sublayer_grads {
-	struct mat d;		     /* [chunk][row][dim], of the sublayer's output */
-	struct mat dh;		     /* this rank's rows, of the norm's output */
+	struct mat d;  /* [chunk][row][dim], gradient of the sublayer's output */
+	struct mat dh; /* [chunk][row][dim], gradient of the norm's output */
 	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
-	struct mat sums; /* [chunk][cols of m[0]], fp32: sums of m[0] over rows */
-	struct mat amax; /* float8, as in block_acts: for d and m */
+	struct mat
+		sums; /* [chunk][cols of m[0]], fp32: sums of m[0] over rows; or empty */
+	struct mat amax; /* float8: amax and scales of d and m, as in block_acts */
 };
 
 struct block_grads {
@@ -56,16 +57,18 @@ extern const char *const recompute_names[]; /* NULL-terminated */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
-	int64_t *begin; /* [layers + 1]: offsets in the arena, in bytes, and the end */
+	int64_t *
+		begin; /* [layers + 1]: arena offset of each block in bytes, and the end */
 	/* The input of the first block, and the output of the last one as it is sent to the next
 	 * stage: fp32, or the type of the residual stream. */
 	struct mat x_in, x_out;
-	struct mat x;  /* output of the last block; a backward overwrites a 16-bit one */
-	struct mat dx; /* gradient of the residual stream: of x_in after a backward */
+	struct mat x; /* output of the last block; a backward overwrites a 16-bit one */
+	struct mat
+		dx; /* gradient of the residual stream: of x, after a backward of x_in */
 };
 
-/* A place in a pass. */
-struct at {
+/* A location in a pass: layer, slice and chunk. */
+struct loc {
 	int64_t layer;	  /* block; -1: embedding or head */
 	int slice, chunk; /* local indices of a virtual slice and a chunk */
 };
@@ -74,12 +77,12 @@ struct at {
  * ranks; rows of a chunk, columns of a virtual slice; or a leaf of a parameter's gradient. */
 enum extent { EXTENT_STREAM, EXTENT_CHUNK, EXTENT_SLICE, EXTENT_LEAF };
 
-/* A result of a forward, or of a backward: the gradient of an activation. */
+/* A tensor computed by a forward or a backward, for the observer. */
 struct result {
 	const char *name; /* without the prefix "layers.N." */
-	bool gradient;
+	bool gradient;	  /* x is a gradient, else an activation */
 	enum extent extent;
-	struct at at;
+	struct loc at;
 	int64_t first_row; /* index of x's first row in the chunk */
 	struct mat x;	   /* device memory */
 	bool integers;	   /* x.p is int32_t * */
@@ -120,9 +123,9 @@ struct pass_config {
 	bool documents; /* attention stays within documents, and positions begin at 0 in each */
 };
 
-/* The values that differ from step to step, except the samples. */
+/* The values of a step that kernels read. */
 struct pass_step {
-	uint32_t number; /* of the step, for the random numbers of dropout */
+	uint32_t number; /* step number, for the random numbers of dropout */
 	float loss_scale; /* scale of the gradient: fp16's loss scale / targets of the batch */
 };
 
@@ -141,7 +144,8 @@ struct pass_rows {
 	int32_t *
 		start; /* position in the sequence at which the row's document starts; or NULL */
 	int32_t *doc_pos; /* positions in the document; pos without documents */
-	int32_t *host_pos, *host_ids; /* host buffers */
+	int32_t *host_pos,
+		*host_ids; /* host memory: positions; buffers for other inputs */
 };
 
 /* Casts of float8 weights, in device memory. */
@@ -155,10 +159,10 @@ struct pass;
 /* Functions that decoding replaces; pass_init() sets the functions for training. */
 struct pass_ops {
 	kern_linear_fwd *linear; /* matmul kernel of the forward */
-	/* attention of all local slices and chunks: from a->m[ATT_Q, ATT_K, ATT_V] to ATT_O */
+	/* computes a->m[ATT_O] of all local slices and chunks from ATT_Q, ATT_K and ATT_V */
 	void (*attend)(struct pass *, int64_t layer, struct sublayer_acts *);
 	void (*head)(struct pass *, struct mat x, struct mat dx);
-	void *with; /* context of these functions */
+	void *context; /* of attend and head */
 };
 
 /* The context of forwards and backwards. */
@@ -178,12 +182,12 @@ struct pass {
 	struct float8_weights float8;
 	enum recompute recompute;
 	int64_t recompute_every; /* recomputes every Nth block of the model */
-	int lowest; /* the lowest unit with a trained tensor: the backward ends there */
+	int lowest; /* first unit with a trained tensor, where the backward ends */
 	struct block_acts
 		shared; /* activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
 	struct pass_step *step; /* device memory */
-	struct exact *loss;	/* sum over tokens of the local chunks, device memory */
+	struct exact *loss;	/* sum of the losses of local tokens, device memory */
 	const struct observer *observer; /* or NULL */
 };
 
@@ -195,6 +199,7 @@ void pass_close(struct pass *p);
 /* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. The
  * target is -1 for tokens with TOKEN_CONTEXT. Tokens with DOCUMENT_BEGINS begin a document. */
 void pass_load(struct pass *p, const int32_t *windows);
+/* Copies the values of the next step to the device. */
 void pass_step_begin(struct pass *p, const struct pass_step *step);
 void pass_loss_begin(struct pass *p); /* sets the sum of losses to 0 */
 /* Waits for the device and returns the sum of losses. */
@@ -203,7 +208,7 @@ struct exact pass_loss(struct pass *p);
  * before acts_alloc(). */
 void pass_recompute(
 	struct pass *p, enum recompute how, int64_t every, struct arena *micro);
-/* Returns the recomputation of a block; -1: of the shared buffers. */
+/* Returns the recomputation of a block; layer -1: of the shared buffers. */
 static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer)
 {
 	bool keeps = layer >= 0 && layer % p->recompute_every != 0;
@@ -211,11 +216,12 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 }
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
-void acts_free(struct acts *a); /* frees a->block; the caller owns the arena */
-/* Returns the unit that is used first; -1: none, since the stage has no backward. */
+/* Frees the arrays of a, not the activations, which are in the arena. */
+void acts_free(struct acts *a);
+/* Returns the unit that a forward (or backward) uses first; -1: the stage has no backward. */
 int stage_first_unit(const struct pass *p, const struct stage *st, bool backward);
-/* Computes a->x from the tokens, or from a->x_in if the stage does not embed. With micro.train, the
- * backward of the head is part of the forward, so that no logits are kept. */
+/* Computes a->x from the tokens, or from a->x_in if the stage has no embedding. With micro.train,
+ * the backward of the head is part of the forward, so that no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
 /* Replaces the gradient of a->x in a->dx by the gradient of a->x_in. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);

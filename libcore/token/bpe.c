@@ -1,7 +1,7 @@
-/* The tables to encode with: pairs that merge, tokens by bytes, tokens to be found in text. */
+/* The tables for encoding: token pairs that merge, tokens by their bytes, tokens found in text. */
 #include "token/bpe_internal.h"
 
-static uint64_t table_size(int64_t n)
+static uint64_t hash_table_size(int64_t n)
 {
 	uint64_t size = 64;
 	while (size < 2 * (uint64_t)n)
@@ -9,9 +9,7 @@ static uint64_t table_size(int64_t n)
 	return size;
 }
 
-/* ---- tokens by their bytes ------------------------------------------------------- */
-
-uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n)
+uint32_t bpe_find_token(const struct bpe *b, const char *bytes, int64_t n)
 {
 	for (uint64_t i = hash_bytes(bytes, (size_t)n, 0);; i++) {
 		uint32_t id = b->by_bytes[i & b->bytes_mask];
@@ -34,15 +32,15 @@ static void insert_token(struct bpe *b, uint32_t id)
 	b->by_bytes[i & b->bytes_mask] = id;
 }
 
-/* Indexes the tokens that words consist of. Merges may also make added tokens that are not special.
- * If an added token has the bytes of another token, merges make the other. */
+/* Indexes the tokens that merges can make, by their bytes: all tokens except special ones. If an
+ * added token has the same bytes as a token of the vocabulary, merges make the latter. */
 static int index_bytes(struct bpe *b, struct err *e)
 {
 	enum { WORDS, ADDED, SPECIAL };
 	const struct vocab *v = b->vocab;
 	const struct bpe_rules *r = b->rules;
 	scoped_ptr uint8_t *kind = xcalloc((size_t)v->n, 1);
-	uint64_t size = table_size(v->n);
+	uint64_t size = hash_table_size(v->n);
 	b->bytes_mask = size - 1;
 	b->by_bytes = xmalloc(size * sizeof(*b->by_bytes));
 	memset(b->by_bytes, 0xff, size * sizeof(*b->by_bytes));
@@ -55,7 +53,7 @@ static int index_bytes(struct bpe *b, struct err *e)
 			const char *p = token_bytes(v, id, &len);
 			if (!len || kind[id] != k)
 				continue;
-			uint32_t first = bpe_find(b, p, len);
+			uint32_t first = bpe_find_token(b, p, len);
 			if (first == BPE_NONE)
 				insert_token(b, id);
 			else if (k == WORDS)
@@ -65,30 +63,28 @@ static int index_bytes(struct bpe *b, struct err *e)
 		}
 	for (int c = 0; c < 256; c++) {
 		char byte = (char)c;
-		b->byte_id[c] = bpe_find(b, &byte, 1);
+		b->byte_id[c] = bpe_find_token(b, &byte, 1);
 		b->lacks_bytes |= b->byte_id[c] == BPE_NONE;
 	}
 	return rc;
 }
 
-/* ---- pairs ----------------------------------------------------------------------- */
-
-static void make_pairs(struct bpe *b, int64_t n)
+static void alloc_pairs(struct bpe *b, int64_t n)
 {
-	uint64_t size = table_size(n);
+	uint64_t size = hash_table_size(n);
 	b->pairs = xmalloc(size * sizeof(*b->pairs));
 	b->pair_mask = size - 1;
 	memset(b->pairs, 0xff, size * sizeof(*b->pairs));
 }
 
-/* Returns -1 if the pair exists. */
+/* Adds a pair of tokens that merge. Returns -1 if the pair is already in the table. */
 static int insert_pair(
-	struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t product)
+	struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t token)
 {
-	struct bpe_pair *p = bpe_pair(b, left, right);
+	struct bpe_pair *p = bpe_find_pair(b, left, right);
 	if (p->key != UINT64_MAX)
 		return -1;
-	*p = (struct bpe_pair){(uint64_t)left << 32 | right, {rank, product}};
+	*p = (struct bpe_pair){(uint64_t)left << 32 | right, {rank, token}};
 	return 0;
 }
 
@@ -98,7 +94,7 @@ static int index_merges(struct bpe *b, struct err *e)
 	const struct vocab *v = b->vocab;
 	scoped_str both = {0};
 	int rc = 0;
-	make_pairs(b, r->n_merges);
+	alloc_pairs(b, r->n_merges);
 	for (int64_t i = 0; i < r->n_merges && !rc; i++) {
 		uint32_t left = r->merges[2 * i], right = r->merges[2 * i + 1];
 		int64_t n_left, n_right;
@@ -113,67 +109,69 @@ static int index_merges(struct bpe *b, struct err *e)
 		str_clear(&both);
 		str_add(&both, p, (size_t)n_left);
 		str_add(&both, q, (size_t)n_right);
-		uint32_t product = n_left && n_right
-					   ? bpe_find(b, both.s, (int64_t)both.len)
-					   : BPE_NONE;
-		if (product == BPE_NONE)
+		uint32_t token = n_left && n_right
+					 ? bpe_find_token(b, both.s, (int64_t)both.len)
+					 : BPE_NONE;
+		if (token == BPE_NONE)
 			rc = err_set(e, EX_DATAERR,
-				"merge %lld makes no token of the vocabulary",
+				"merge %lld makes a token that is not in the vocabulary",
 				(long long)i + 1);
-		else if (insert_pair(b, left, right, (uint32_t)i, product))
+		else if (insert_pair(b, left, right, (uint32_t)i, token))
 			rc = err_set(e, EX_DATAERR, "merge %lld occurs twice",
 				(long long)i + 1);
 	}
 	return rc;
 }
 
-/* Counts the pairs of tokens that make token `id`, and with `put` adds them. */
-static int64_t split_ranked(struct bpe *b, uint32_t id, bool put)
+/* Returns the number of token pairs that merge to ranked token `id`; `insert`: also adds them. */
+static int64_t index_ranked_token(struct bpe *b, uint32_t id, bool insert)
 {
 	int64_t len, n = 0, n_ranked = b->rules->n_ranked;
 	const char *p = token_bytes(b->vocab, id, &len);
-	if (bpe_find(b, p, len) != id) /* (a special token among them) */
+	if (bpe_find_token(b, p, len) != id) /* (a special token among them) */
 		return 0;
 	for (int64_t k = 1; k < len; k++) {
-		uint32_t left = bpe_find(b, p, k);
-		uint32_t right = left < n_ranked ? bpe_find(b, p + k, len - k) : BPE_NONE;
+		uint32_t left = bpe_find_token(b, p, k);
+		uint32_t right =
+			left < n_ranked ? bpe_find_token(b, p + k, len - k) : BPE_NONE;
 		if (right >= n_ranked)
 			continue;
 		n++;
-		if (put)
+		if (insert)
 			insert_pair(b, left, right, id, id);
 	}
 	return n;
 }
 
+/* Makes the table of pairs for a vocabulary whose ranks determine the merges. */
 static int index_ranks(struct bpe *b, struct err *e)
 {
 	int64_t n = 0, len;
 	if (b->rules->n_ranked > b->vocab->n)
-		return err_set(e, EX_DATAERR, "more ranks than tokens");
+		return err_set(
+			e, EX_DATAERR, "the vocabulary has more ranks than tokens");
 	for (uint32_t id = 0; id < b->rules->n_ranked; id++) {
 		token_bytes(b->vocab, id, &len);
 		if (len > BPE_MAX_RANKED)
 			return err_set(e, EX_DATAERR,
 				"token %u has %lld bytes, more than %d", id,
 				(long long)len, BPE_MAX_RANKED);
-		n += split_ranked(b, id, false);
+		n += index_ranked_token(b, id, false);
 	}
-	make_pairs(b, n);
+	alloc_pairs(b, n);
 	for (uint32_t id = 0; id < b->rules->n_ranked; id++)
-		split_ranked(b, id, true);
+		index_ranked_token(b, id, true);
 	return 0;
 }
 
-/* Words begin as bytes, so merges of two bytes are looked up most often. */
+/* Makes a table of the merges of two bytes, which are looked up most often. */
 static void index_byte_pairs(struct bpe *b)
 {
 	b->byte_pairs = xmalloc((size_t)(1 << 16) * sizeof(*b->byte_pairs));
 	for (int i = 0; i < 1 << 16; i++)
-		b->byte_pairs[i] = bpe_merge(b, b->byte_id[i >> 8], b->byte_id[i & 255]);
+		b->byte_pairs[i] =
+			bpe_find_merge(b, b->byte_id[i >> 8], b->byte_id[i & 255]);
 }
-
-/* ---- tokens that are found in text ----------------------------------------------- */
 
 static int compare_bytes(const char *a, int64_t n_a, const char *b, int64_t n_b)
 {
@@ -195,10 +193,11 @@ static int longest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
-static void index_added(struct bpe *b, bool special, bool normalized)
+/* Makes the set of added tokens to be found in original (or normalized) text. */
+static void make_added_set(struct bpe *b, bool includes_special, bool in_normalized)
 {
 	const struct bpe_rules *r = b->rules;
-	struct added_set *a = &b->added[special][normalized];
+	struct added_set *a = &b->added[includes_special][in_normalized];
 	a->ids = xcalloc((size_t)r->n_added + 1, sizeof(*a->ids));
 	a->lengths = xcalloc((size_t)r->n_added + 1, sizeof(*a->lengths));
 	a->only_first = -1;
@@ -207,8 +206,10 @@ static void index_added(struct bpe *b, bool special, bool normalized)
 		int64_t len;
 		const char *p = token_bytes(b->vocab, r->added[i].id, &len);
 		unsigned flags = r->added[i].flags;
-		if (!len || (flags & BPE_SPECIAL && (!special || flags & BPE_STRIPS)) ||
-			(flags & BPE_NORMALIZED) != (normalized ? BPE_NORMALIZED : 0))
+		if (!len ||
+			(flags & BPE_SPECIAL &&
+				(!includes_special || flags & BPE_STRIPS)) ||
+			(flags & BPE_NORMALIZED) != (in_normalized ? BPE_NORMALIZED : 0))
 			continue;
 		n_first += !a->first[(uint8_t)*p];
 		a->first[(uint8_t)*p] = true;
@@ -223,8 +224,8 @@ static void index_added(struct bpe *b, bool special, bool normalized)
 			a->lengths[a->n_lengths++] = a->lengths[i];
 }
 
-/* Returns the token of a set with exactly these bytes; BPE_NONE: none. */
-static uint32_t added_exact(
+/* Returns the token of set `a` with exactly these bytes; BPE_NONE: none. */
+static uint32_t find_added_exact(
 	const struct bpe *b, const struct added_set *a, const char *p, int64_t n)
 {
 	int64_t low = 0, high = a->n;
@@ -239,7 +240,7 @@ static uint32_t added_exact(
 	return BPE_NONE;
 }
 
-int64_t added_find(const struct bpe *b, const struct added_set *a, const char *text,
+int64_t bpe_find_added(const struct bpe *b, const struct added_set *a, const char *text,
 	int64_t n, bool final, uint32_t *id)
 {
 	*id = BPE_NONE;
@@ -259,7 +260,7 @@ int64_t added_find(const struct bpe *b, const struct added_set *a, const char *t
 		for (int64_t k = 0; k < a->n_lengths; k++) {
 			if (i + a->lengths[k] > n)
 				continue;
-			*id = added_exact(b, a, text + i, a->lengths[k]);
+			*id = find_added_exact(b, a, text + i, a->lengths[k]);
 			if (*id != BPE_NONE)
 				return i;
 		}
@@ -267,10 +268,8 @@ int64_t added_find(const struct bpe *b, const struct added_set *a, const char *t
 	return n;
 }
 
-/* ---- all ------------------------------------------------------------------------- */
-
-/* Checks that the text of a token that is found in normalized text is itself normalized. */
-static int check_normal(
+/* Rejects a token to be found in normalized text, unless the token's own text is normalized. */
+static int check_token_normalized(
 	const struct vocab *v, const struct bpe_rules *r, uint32_t id, struct err *e)
 {
 	struct normalized x = {0};
@@ -279,7 +278,7 @@ static int check_normal(
 	int rc = r->normalizer ? normalize(r->normalizer, p, len, &x, e) : 0;
 	if (!rc && x.changes.n)
 		rc = err_set(e, EX_DATAERR,
-			"the added token %u is not in the form %s, which is not supported",
+			"the text of added token %u is not in normalization form %s, which is not supported",
 			id, normal_forms[r->normalizer]);
 	normalized_free(&x);
 	return rc;
@@ -295,10 +294,12 @@ static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct 
 		unsigned flags = r->added[i].flags;
 		if (r->added[i].id >= v->n)
 			return err_set(e, EX_DATAERR,
-				"a special token is outside the vocabulary");
-		if (flags & BPE_NORMALIZED && check_normal(v, r, r->added[i].id, e))
+				"an added token is outside the vocabulary");
+		if (flags & BPE_NORMALIZED &&
+			check_token_normalized(v, r, r->added[i].id, e))
 			return -1;
-		if (flags > 7 || (flags & BPE_STRIPS && !(flags & BPE_SPECIAL)))
+		if (flags > (BPE_SPECIAL | BPE_NORMALIZED | BPE_STRIPS) ||
+			(flags & BPE_STRIPS && !(flags & BPE_SPECIAL)))
 			return err_set(e, EX_DATAERR,
 				"the added token %u has invalid flags", r->added[i].id);
 	}
@@ -312,8 +313,8 @@ int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct e
 		const char *p = token_bytes(v, r->added[i].id, &len);
 		if (r->added[i].flags & BPE_STRIPS)
 			return err_set(e, EX_DATAERR,
-				"the token '%.*s' has lstrip, rstrip or single_word, "
-				"which is not supported for tokens in text",
+				"the special token '%.*s' has lstrip, rstrip or single_word, "
+				"with which pt cannot find it in text",
 				(int)min64(len, 60), p);
 	}
 	return 0;
@@ -329,14 +330,14 @@ struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r, struct er
 	b->whole_words = r->whole_words || !r->n_merges;
 	struct encoder *s = NULL;
 	if (index_bytes(b, e) || (r->n_merges ? index_merges(b, e) : index_ranks(b, e)) ||
-		!(s = encoder_open(b, e))) { /* (only to check the patterns) */
+		!(s = encoder_open(b, e))) { /* (opened only to check the patterns) */
 		bpe_close(b);
 		return NULL;
 	}
 	encoder_close(s);
 	index_byte_pairs(b);
 	for (int i = 0; i < 4; i++)
-		index_added(b, i & 1, i & 2);
+		make_added_set(b, i & 1, i & 2);
 	return b;
 }
 

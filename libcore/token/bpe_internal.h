@@ -3,9 +3,9 @@
 
 #include "token/token.h"
 
-/* The rank of a merge, lowest first, and the token that it makes; BPE_NONE: no merge. */
+/* A merge: its rank (low ranks merge first) and the token that it makes; BPE_NONE: no merge. */
 struct bpe_merge {
-	uint32_t rank, product;
+	uint32_t rank, token;
 };
 
 /* Two tokens that merge. */
@@ -21,14 +21,14 @@ struct added_set {
 	int64_t *lengths; /* [n_lengths], distinct, the longest first */
 	int64_t n_lengths;
 	bool first[256]; /* bytes with which a token begins */
-	int only_first;	 /* the byte with which all begin; -1: several */
+	int only_first;	 /* the byte with which all tokens begin; -1: several bytes */
 };
 
 struct bpe {
 	const struct vocab *vocab;
 	const struct bpe_rules *rules;
-	uint32_t byte_id[256]; /* BPE_NONE: the byte has no token */
-	bool lacks_bytes;
+	uint32_t byte_id[256];	      /* BPE_NONE: the byte has no token */
+	bool lacks_bytes;	      /* some byte has no token */
 	struct bpe_merge *byte_pairs; /* [256][256]: merges of two bytes */
 	struct bpe_pair *pairs;	      /* a hash table */
 	uint64_t pair_mask;
@@ -46,7 +46,7 @@ static inline const char *token_bytes(const struct vocab *v, uint32_t id, int64_
 }
 
 /* Returns the entry of a pair, or the empty entry for it. */
-static inline struct bpe_pair *bpe_pair(
+static inline struct bpe_pair *bpe_find_pair(
 	const struct bpe *b, uint32_t left, uint32_t right)
 {
 	uint64_t key = (uint64_t)left << 32 | right;
@@ -58,13 +58,13 @@ static inline struct bpe_pair *bpe_pair(
 	}
 }
 
-static inline struct bpe_merge bpe_merge(
+static inline struct bpe_merge bpe_find_merge(
 	const struct bpe *b, uint32_t left, uint32_t right)
 {
-	return bpe_pair(b, left, right)->merge;
+	return bpe_find_pair(b, left, right)->merge;
 }
 
-static inline struct bpe_merge bpe_merge_bytes(
+static inline struct bpe_merge bpe_find_byte_merge(
 	const struct bpe *b, uint8_t left, uint8_t right)
 {
 	return b->byte_pairs[left << 8 | right];
@@ -72,12 +72,12 @@ static inline struct bpe_merge bpe_merge_bytes(
 
 /* ---- normalize.c ----------------------------------------------------------------- */
 
-/* Returns how each character behaves in a form, [CODE_POINTS]; see normalize.c. */
+/* Returns how each character behaves in a normalization form, [CODE_POINTS]; see normalize.c. */
 const uint8_t *normal_table(enum normal_form form);
-/* Returns the last place where text[0..n), the beginning of a longer text, may be cut so that both
- * parts can be normalized separately; 0: nowhere; -1: a segment is too long. */
+/* Returns the last offset at which text[0..n), the beginning of a longer text, may be cut so that
+ * both parts can be normalized separately; 0: none; -1: a segment is too long. */
 int64_t find_normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e);
-/* Returns true if the text is certainly normalized. */
+/* Returns true if the text is certainly normalized; a normalized text may also give false. */
 bool is_normalized(const uint8_t *table, const char *text, int64_t n);
 
 struct normalized {
@@ -85,22 +85,22 @@ struct normalized {
 	struct text_changes changes;
 	struct str codes; /* scratch: the code points of a segment */
 };
-/* Appends the normal form of a text that was not cut within a segment. */
+/* Appends the normal form of a text, and its changes, to *out. The text has whole segments. */
 int normalize(enum normal_form form, const char *text, int64_t n, struct normalized *out,
 	struct err *e);
 void changes_add(struct text_changes *c, struct text_change x);
 void normalized_clear(struct normalized *x);
 void normalized_free(struct normalized *x);
-/* Returns the original place of byte `at` of the changed text; -1: it is within a change. */
+/* Returns the offset in the original text of byte `at` of the changed text; -1: within a change. */
 int64_t normalized_origin(const struct text_changes *c, int64_t at);
 
 /* ---- bpe.c ----------------------------------------------------------------------- */
 
-/* Returns the token with these bytes that words may consist of; BPE_NONE: none. */
-uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n);
+/* Returns the token with these bytes that merges can make; BPE_NONE: none. */
+uint32_t bpe_find_token(const struct bpe *b, const char *bytes, int64_t n);
 /* Finds the first token of a set in text[0..n): sets *id and returns its offset. If there is none,
- * *id is BPE_NONE, and the result is n or, unless `final`, where a token may begin. */
-int64_t added_find(const struct bpe *b, const struct added_set *a, const char *text,
+ * *id is BPE_NONE, and the result is n or, unless `final`, the offset at which one may begin. */
+int64_t bpe_find_added(const struct bpe *b, const struct added_set *a, const char *text,
 	int64_t n, bool final, uint32_t *id);
 
 /* ---- merge.c --------------------------------------------------------------------- */
@@ -114,9 +114,9 @@ int64_t merge_word(const struct bpe *b, const uint8_t *word, int64_t n, uint32_t
 struct known_words;
 struct known_words *known_words_open(const struct bpe *b);
 void known_words_close(struct known_words *k);
-/* Sets out[n] to the tokens of a word. Returns their number. */
+/* Encodes one word: sets out[n] to its tokens, and returns their number. */
 int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t *out);
-/* Sets out[n], unless NULL, to the tokens of the words text[0, ends[0]), text[ends[0], ends[1]),
- * ... in text[0..n). Returns their number. */
-int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
+/* Encodes the words text[0, ends[0]), text[ends[0], ends[1]), ... of text[0..n): sets out[n],
+ * unless NULL, to their tokens, and returns the number of tokens. */
+int64_t known_words_encode(struct known_words *k, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, uint32_t *out);

@@ -3,9 +3,8 @@
 #include "token/tokenizer.h"
 #include "token/vocab_internal.h"
 
-/* ---- texts -------------------------------------------------------------------------- */
-
-static int add_json(struct str *out, const char *text, size_t n)
+/* Appends text as a quoted JSON string. Returns -1 if it is not UTF-8. */
+static int append_json_string(struct str *out, const char *text, size_t n)
 {
 	json_t *s = json_stringn(text, n);
 	scoped_ptr char *quoted = json_dumps(s, JSON_ENCODE_ANY);
@@ -14,20 +13,20 @@ static int add_json(struct str *out, const char *text, size_t n)
 	return s ? 0 : -1;
 }
 
-static int add_token_json(
+static int append_token_json(
 	struct str *out, const struct vocab *v, int64_t id, struct err *e)
 {
 	int64_t n;
 	const char *p = token_bytes(v, (uint32_t)id, &n);
-	return add_json(out, p, (size_t)n)
+	return append_json_string(out, p, (size_t)n)
 		       ? err_set(e, EX_DATAERR,
 				 "the added token %lld is not UTF-8, which JSON requires",
 				 (long long)id)
 		       : 0;
 }
 
-/* Appends a token in GPT-2's form. */
-static void add_text(
+/* Appends a token with GPT-2's printable character for each byte. */
+static void append_byte_level_text(
 	struct str *out, const struct vocab *v, int64_t id, const uint32_t code[N_BYTES])
 {
 	int64_t n;
@@ -47,7 +46,7 @@ static bool is_added(const struct bpe_rules *r, int64_t id)
 }
 
 /* Appends the tokens as members of a JSON object. Ids without bytes are not tokens. */
-static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_rules *r,
+static int append_vocab(struct str *out, const struct vocab *v, const struct bpe_rules *r,
 	const char *separator, struct err *e)
 {
 	scoped_str text = {0};
@@ -61,11 +60,11 @@ static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_ru
 		str_puts(out, first ? separator + 1 : separator);
 		first = false;
 		if (is_added(r, id)) {
-			rc = add_token_json(out, v, id, e);
+			rc = append_token_json(out, v, id, e);
 		} else {
 			str_clear(&text);
-			add_text(&text, v, id, code);
-			add_json(out, text.s, text.len);
+			append_byte_level_text(&text, v, id, code);
+			append_json_string(out, text.s, text.len);
 		}
 		str_printf(out, ": %lld", (long long)id);
 	}
@@ -76,17 +75,17 @@ int bpe_write_vocab(
 	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e)
 {
 	str_putc(out, '{');
-	int rc = add_vocab(out, v, r, ", ", e);
+	int rc = append_vocab(out, v, r, ", ", e);
 	str_puts(out, "}\n");
 	return rc;
 }
 
-static void add_merge(struct str *out, const struct vocab *v, uint32_t left,
+static void append_merge(struct str *out, const struct vocab *v, uint32_t left,
 	uint32_t right, const uint32_t code[N_BYTES])
 {
-	add_text(out, v, left, code);
+	append_byte_level_text(out, v, left, code);
 	str_putc(out, ' ');
-	add_text(out, v, right, code);
+	append_byte_level_text(out, v, right, code);
 }
 
 int bpe_write_merges(
@@ -97,7 +96,7 @@ int bpe_write_merges(
 	byte_level_codes(code);
 	str_puts(out, "#version: 0.2\n");
 	for (int64_t i = 0; i < r->n_merges; i++) {
-		add_merge(out, v, r->merges[2 * i], r->merges[2 * i + 1], code);
+		append_merge(out, v, r->merges[2 * i], r->merges[2 * i + 1], code);
 		str_putc(out, '\n');
 	}
 	return 0;
@@ -129,13 +128,13 @@ int bpe_write_ranks(
 
 /* ---- tokenizer.json: how text is split ---------------------------------------------- */
 
-/* Rewrites what the two libraries spell differently, as the reader of tokenizer.json does. (PCRE2's
- * \s includes U+180E.) `scripts`: also removes sc:, which only PCRE2 needs to name a script. */
-static void spell_out(const char *regex, bool scripts, struct str *out)
+/* Appends the regex with classes such as \s written out, because they differ between PCRE2 and
+ * Oniguruma (U+180E). `scripts`: also removes sc:, which only PCRE2 needs to name a script. */
+static void respell_regex(const char *regex, bool scripts, struct str *out)
 {
 	static const struct {
 		const char *from, *alone, *in_class;
-	} same[] = {{"\\s", "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
+	} spellings[] = {{"\\s", "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
 		{"\\S", "[^\\t-\\r\\x{85}\\p{Z}]", NULL}, {"\\d", "\\p{Nd}", "\\p{Nd}"},
 		{"\\D", "\\P{Nd}", "\\P{Nd}"}, {"{sc:", "{", "{"}, {"{^sc:", "{^", "{^"}};
 	bool in_class = false;
@@ -143,11 +142,12 @@ static void spell_out(const char *regex, bool scripts, struct str *out)
 	while (*regex) {
 		const char *text = NULL;
 		size_t n = *regex == '\\' && regex[1] ? 2 : 1;
-		for (size_t i = 0; i < ARRAY_LEN(same) && !text; i++) {
-			size_t len = strlen(same[i].from);
-			if (!strncmp(regex, same[i].from, len) &&
-				(scripts || *same[i].from != '{')) {
-				text = in_class ? same[i].in_class : same[i].alone;
+		for (size_t i = 0; i < ARRAY_LEN(spellings) && !text; i++) {
+			size_t len = strlen(spellings[i].from);
+			if (!strncmp(regex, spellings[i].from, len) &&
+				(scripts || *spellings[i].from != '{')) {
+				text = in_class ? spellings[i].in_class
+						: spellings[i].alone;
 				n = text ? len : n;
 			}
 		}
@@ -161,26 +161,26 @@ static void spell_out(const char *regex, bool scripts, struct str *out)
 	}
 }
 
-/* Appends the regular expression that Hugging Face's library needs, and the reader converts back. */
+/* Appends a pattern as Hugging Face's library needs it. Fails if pt would read back another. */
 static int append_regex(const char *pattern, struct str *out, struct err *e)
 {
 	const struct split_pattern *p = split_pattern_find(pattern);
-	scoped_str same = {0}, back = {0};
+	scoped_str expected = {0}, reread = {0};
 	if (p) {
 		str_puts(out, p->same[0] ? p->same[0] : p->regex);
 		return 0;
 	}
-	spell_out(pattern, true, out);
-	spell_out(pattern, false, &same);
-	int rc = regex_of_oniguruma(out->s, &back, e);
-	if (!rc && strcmp(same.s, back.s) != 0)
+	respell_regex(pattern, true, out);
+	respell_regex(pattern, false, &expected);
+	int rc = regex_of_oniguruma(out->s, &reread, e);
+	if (!rc && strcmp(expected.s, reread.s) != 0)
 		rc = err_set(e, EX_DATAERR,
-			"the pattern '%.200s' has another meaning in Hugging Face's library",
+			"the pattern '%.200s' has a different meaning in Hugging Face's library",
 			pattern);
 	return rc;
 }
 
-static int add_splits(struct str *out, const char *patterns, struct err *e)
+static int append_splits(struct str *out, const char *patterns, struct err *e)
 {
 	int rc = 0;
 	for (const char *p = patterns; *p && !rc;) {
@@ -191,7 +191,7 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 		if (!rc) {
 			str_puts(out,
 				"      {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
-			add_json(out, regex.s, regex.len);
+			append_json_string(out, regex.s, regex.len);
 			str_puts(out,
 				"}, \"behavior\": \"Isolated\", \"invert\": false},\n");
 		}
@@ -202,8 +202,8 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 
 /* ---- tokenizer.json: tokens and merges ---------------------------------------------- */
 
-/* Checks that an added token, written literally, is not the text of another in GPT-2's form. */
-static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
+/* Rejects an added token if its text, read as GPT-2's characters for bytes, is another token. */
+static int check_added_text(const struct bpe *b, const struct vocab *v, uint32_t id,
 	const uint32_t code[N_BYTES], struct err *e)
 {
 	int64_t n, used = 0;
@@ -219,11 +219,11 @@ static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 			break;
 		str_putc(&bytes, (char)byte);
 	}
-	uint32_t other =
-		used == n && n ? bpe_find(b, bytes.s, (int64_t)bytes.len) : BPE_NONE;
+	uint32_t other = used == n && n ? bpe_find_token(b, bytes.s, (int64_t)bytes.len)
+					: BPE_NONE;
 	if (memchr(p, '\0', (size_t)n))
-		return err_set(
-			e, EX_DATAERR, "the added token %u contains the character 0", id);
+		return err_set(e, EX_DATAERR,
+			"the added token %u contains the character U+0000", id);
 	return other == BPE_NONE || other == id
 		       ? 0
 		       : err_set(e, EX_DATAERR,
@@ -231,7 +231,7 @@ static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 				 other);
 }
 
-static int add_added(struct str *out, const struct bpe *b, const struct vocab *v,
+static int append_added(struct str *out, const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r, struct err *e)
 {
 	uint32_t code[N_BYTES];
@@ -245,7 +245,8 @@ static int add_added(struct str *out, const struct bpe *b, const struct vocab *v
 		str_printf(
 			out, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", id);
 		first = false;
-		if (check_added(b, v, id, code, e) || add_token_json(out, v, id, e))
+		if (check_added_text(b, v, id, code, e) ||
+			append_token_json(out, v, id, e))
 			return -1;
 		str_printf(out,
 			", \"single_word\": false, \"lstrip\": false, \"rstrip\": "
@@ -256,35 +257,35 @@ static int add_added(struct str *out, const struct bpe *b, const struct vocab *v
 	return 0;
 }
 
-static int by_pair(const void *a, const void *b)
+static int compare_pairs(const void *a, const void *b)
 {
 	const uint32_t *x = a, *y = b;
 	return x[0] != y[0] ? (x[0] > y[0]) - (x[0] < y[0])
 			    : (x[1] > y[1]) - (x[1] < y[1]);
 }
 
-/* Lists merges that are equivalent to tiktoken's order: for each token, all pairs that make it. */
-static void merges_of_ranks(const struct bpe *b, const struct vocab *v,
+/* Adds to *out the merges that tiktoken's ranks imply: for each token, all pairs that make it. */
+static void list_ranked_merges(const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r, struct bpe_rules *out)
 {
 	for (uint32_t id = 0; id < r->n_ranked; id++) {
 		int64_t n, from = out->n_merges;
 		const char *p = token_bytes(v, id, &n);
-		if (!n || bpe_find(b, p, n) != id)
+		if (!n || bpe_find_token(b, p, n) != id)
 			continue;
 		for (int64_t k = 1; k < n; k++) {
-			uint32_t left = bpe_find(b, p, k);
-			uint32_t right = bpe_find(b, p + k, n - k);
+			uint32_t left = bpe_find_token(b, p, k);
+			uint32_t right = bpe_find_token(b, p + k, n - k);
 			if (left < r->n_ranked && right < r->n_ranked)
 				rules_add_merge(out, left, right);
 		}
 		if (out->n_merges > from)
 			qsort(out->merges + 2 * from, (size_t)(out->n_merges - from),
-				2 * sizeof(*out->merges), by_pair);
+				2 * sizeof(*out->merges), compare_pairs);
 	}
 }
 
-static void add_merges(struct str *out, const struct bpe *b, const struct vocab *v,
+static void append_merges(struct str *out, const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r)
 {
 	struct bpe_rules ranked = {0};
@@ -292,22 +293,20 @@ static void add_merges(struct str *out, const struct bpe *b, const struct vocab 
 	uint32_t code[N_BYTES];
 	byte_level_codes(code);
 	if (!r->n_merges)
-		merges_of_ranks(b, v, r, &ranked);
+		list_ranked_merges(b, v, r, &ranked);
 	const struct bpe_rules *m = r->n_merges ? r : &ranked;
 	for (int64_t i = 0; i < m->n_merges; i++) {
 		str_clear(&merge);
-		add_merge(&merge, v, m->merges[2 * i], m->merges[2 * i + 1], code);
+		append_merge(&merge, v, m->merges[2 * i], m->merges[2 * i + 1], code);
 		str_puts(out, i ? ",\n      " : "\n      ");
-		add_json(out, merge.s, merge.len);
+		append_json_string(out, merge.s, merge.len);
 	}
 	free(ranked.merges);
 }
 
-/* ---- tokenizer.json ----------------------------------------------------------------- */
-
-static const char head[] = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n"
-			   "  \"padding\": null,\n  \"added_tokens\": [";
-static const char model[] =
+static const char json_head[] = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n"
+				"  \"padding\": null,\n  \"added_tokens\": [";
+static const char json_model[] =
 	"  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
 	"    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
 	"    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
@@ -320,8 +319,8 @@ int bpe_write_json(
 	if (!b)
 		return -1;
 	bool whole = r->whole_words || (!r->n_merges && r->n_ranked);
-	str_puts(out, head);
-	int rc = add_added(out, b, v, r, e);
+	str_puts(out, json_head);
+	int rc = append_added(out, b, v, r, e);
 	str_puts(out, "\n  ],\n  \"normalizer\": ");
 	if (r->normalizer)
 		str_printf(out, "{\"type\": \"%s\"}", normal_forms[r->normalizer]);
@@ -329,38 +328,38 @@ int bpe_write_json(
 		str_puts(out, "null");
 	str_puts(out,
 		",\n  \"pre_tokenizer\": {\n    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n");
-	rc = rc || add_splits(out, r->pattern, e);
+	rc = rc || append_splits(out, r->pattern, e);
 	str_puts(out,
 		"      {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
 		"\"trim_offsets\": true, \"use_regex\": false}\n    ]\n  },\n"
 		"  \"post_processor\": null,\n"
 		"  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
 		"\"trim_offsets\": true, \"use_regex\": true},\n");
-	str_printf(out, "%s    \"ignore_merges\": %s,\n    \"vocab\": {", model,
+	str_printf(out, "%s    \"ignore_merges\": %s,\n    \"vocab\": {", json_model,
 		whole ? "true" : "false");
-	rc = rc || add_vocab(out, v, r, ",\n      ", e);
+	rc = rc || append_vocab(out, v, r, ",\n      ", e);
 	str_puts(out, "\n    },\n    \"merges\": [");
 	if (!rc)
-		add_merges(out, b, v, r);
+		append_merges(out, b, v, r);
 	str_puts(out, "\n    ]\n  }\n}\n");
 	bpe_close(b);
 	return rc ? -1 : 0;
 }
 
-/* Writes a vocabulary of characters: a model without merges, in which each text is one word. */
-static int write_characters(struct str *out, const struct vocab *v, struct err *e)
+/* Appends a vocabulary of characters: a model without merges, in which each text is one word. */
+static int write_char_vocab_json(struct str *out, const struct vocab *v, struct err *e)
 {
 	str_printf(out,
 		"%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": null,\n"
 		"  \"post_processor\": null,\n  \"decoder\": {\"type\": \"Fuse\"},\n"
 		"%s    \"ignore_merges\": false,\n    \"vocab\": {",
-		head, model);
+		json_head, json_model);
 	int rc = 0;
 	for (int64_t id = 0; id < v->n && !rc; id++) {
 		str_puts(out, id ? ",\n      " : "\n      ");
 		rc = v->bytes[v->offset[id]]
-			     ? add_token_json(out, v, id, e)
-			     : err_set(e, EX_DATAERR, "a token is the character 0");
+			     ? append_token_json(out, v, id, e)
+			     : err_set(e, EX_DATAERR, "a token is the character U+0000");
 		str_printf(out, ": %lld", (long long)id);
 	}
 	str_puts(out, "\n    },\n    \"merges\": []\n  }\n}\n");
@@ -373,10 +372,11 @@ int tokenizer_write_json(const struct tokenizer *t, struct str *out, struct err 
 	if (r)
 		return bpe_write_json(out, &t->vocab, r, e);
 	if (t->kind == &tokenizer_char)
-		return write_characters(out, &t->vocab, e);
-	char pattern[] = "gpt2"; /* (any: without merges, the pattern has no effect) */
+		return write_char_vocab_json(out, &t->vocab, e);
+	char pattern[] = "gpt2"; /* (without merges, the pattern has no effect) */
 	const struct bpe_rules bytes = {.pattern = pattern, .end_of_text = BPE_NONE};
 	return t->kind == &tokenizer_byte
 		       ? bpe_write_json(out, &t->vocab, &bytes, e)
-		       : err_set(e, EX_DATAERR, "the bytes of its tokens are not known");
+		       : err_set(e, EX_DATAERR,
+				 "the tokenizer does not store the bytes of its tokens");
 }

@@ -3,9 +3,9 @@
 #include "base/json.h"
 #include "token/vocab_internal.h"
 
-/* Returns the byte that a character stands for; -1: none. The printable characters of Latin-1 stand
- * for themselves, and those from U+0100 on for the other bytes. */
-static int byte_of_code(uint32_t code)
+/* Returns the byte that a character stands for; -1: none. Printable characters of Latin-1 stand for
+ * themselves, and the characters from U+0100 on for the remaining bytes. */
+static int byte_of_char(uint32_t code)
 {
 	static const struct {
 		uint8_t first, last;
@@ -26,17 +26,18 @@ static int byte_of_code(uint32_t code)
 void byte_level_codes(uint32_t code[N_BYTES])
 {
 	for (uint32_t c = 0; c < 2 * N_BYTES; c++)
-		if (byte_of_code(c) >= 0)
-			code[byte_of_code(c)] = c;
+		if (byte_of_char(c) >= 0)
+			code[byte_of_char(c)] = c;
 }
 
-static int decode_text(const char *text, struct str *out)
+/* Appends the bytes that the characters of text stand for. Returns -1 if one stands for none. */
+static int decode_byte_level(const char *text, struct str *out)
 {
 	int64_t n = (int64_t)strlen(text);
 	for (int64_t i = 0; i < n;) {
 		uint32_t code;
 		int len = utf8_decode(text + i, n - i, &code);
-		int byte = len > 0 ? byte_of_code(code) : -1;
+		int byte = len > 0 ? byte_of_char(code) : -1;
 		if (byte < 0)
 			return -1;
 		str_putc(out, (char)byte);
@@ -45,21 +46,22 @@ static int decode_text(const char *text, struct str *out)
 	return 0;
 }
 
-json_t *vocab_json(const struct str *text, const char *path, struct err *e)
+json_t *parse_vocab_json(const struct str *text, const char *path, struct err *e)
 {
 	json_error_t at;
-	scoped_str own = {0};
-	str_add(&own, text->s, text->len);
-	for (char *p = own.s; (p = strchr(p, '\\')) && p[1]; p += 2)
+	scoped_str copy = {0};
+	str_add(&copy, text->s, text->len);
+	for (char *p = copy.s; (p = strchr(p, '\\')) && p[1]; p += 2)
 		if (!strncmp(p, "\\u0000", 6))
 			memcpy(p, "\\ufdd0", 6);
-	json_t *j = load_json(own.s, own.len, JSON_REJECT_DUPLICATES, &at);
+	json_t *j = load_json(copy.s, copy.len, JSON_REJECT_DUPLICATES, &at);
 	if (!j)
 		err_set(e, EX_DATAERR, "%s: line %d: %s", path, at.line, at.text);
 	return j;
 }
 
-static int vocab_id(const json_t *number, const char *text, uint32_t *id, struct err *e)
+static int parse_vocab_id(
+	const json_t *number, const char *text, uint32_t *id, struct err *e)
 {
 	json_int_t i = json_is_integer(number) ? json_integer_value(number) : -1;
 	if (i < 0 || i >= MAX_VOCAB_IDS)
@@ -68,7 +70,7 @@ static int vocab_id(const json_t *number, const char *text, uint32_t *id, struct
 	return 0;
 }
 
-int byte_level_vocab(
+int read_byte_level_vocab(
 	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e)
 {
 	const char *text;
@@ -78,24 +80,24 @@ int byte_level_vocab(
 	json_object_foreach((json_t *)vocab, text, number)
 	{
 		uint32_t id = 0;
-		rc = vocab_id(number, text, &id, e);
+		rc = parse_vocab_id(number, text, &id, e);
 		if (rc)
 			break;
 		if (skip && json_object_get(skip, text))
 			continue;
 		str_clear(&bytes);
-		if (!*text || decode_text(text, &bytes)) {
+		if (!*text || decode_byte_level(text, &bytes)) {
 			rc = err_set(e, EX_DATAERR,
-				"token '%.60s' (%u) is not in GPT-2's form of bytes",
+				"token '%.60s' (%u) is not written with GPT-2's characters for bytes",
 				text, id);
 			break;
 		}
-		builder_add(b, id, bytes.s, bytes.len);
+		vocab_builder_add(b, id, bytes.s, bytes.len);
 	}
 	return rc;
 }
 
-int byte_level_merge(const json_t *vocab, const char *left, const char *right,
+int read_byte_level_merge(const json_t *vocab, const char *left, const char *right,
 	struct bpe_rules *r, struct err *e)
 {
 	const char *text[3] = {left, right};
@@ -110,20 +112,19 @@ int byte_level_merge(const json_t *vocab, const char *left, const char *right,
 		if (!number)
 			rc = err_set(e, EX_DATAERR,
 				i < 2 ? "'%.60s' is not in the vocabulary"
-				      : "makes '%.60s', which is not in the vocabulary",
+				      : "the merged token '%.60s' is not in the vocabulary",
 				text[i]);
 		else
-			rc = vocab_id(number, text[i], &id[i], e);
+			rc = parse_vocab_id(number, text[i], &id[i], e);
 	}
 	if (!rc)
 		rules_add_merge(r, id[0], id[1]);
 	return rc;
 }
 
-/* ---- vocab.bpe with encoder.json, merges.txt with vocab.json --------------------- */
-
-static int read_lines(const json_t *vocab, const struct str *merges, const char *path,
-	struct bpe_rules *r, struct err *e)
+/* Adds the merges of a merges.txt, one per line, and cuts its lines. */
+static int read_merge_lines(const json_t *vocab, const struct str *merges,
+	const char *path, struct bpe_rules *r, struct err *e)
 {
 	long long number = 1;
 	for (char *line = merges->s, *end; *line; line = end, number++) {
@@ -136,21 +137,23 @@ static int read_lines(const json_t *vocab, const struct str *merges, const char 
 		char *space = strchr(line, ' ');
 		if (!space || space == line || !space[1] || strchr(space + 1, ' '))
 			return err_set(e, EX_DATAERR,
-				"%s: line %lld: not two tokens separated by a space",
+				"%s: line %lld: a merge must be two tokens separated by a space",
 				path, number);
 		*space = '\0';
-		if (byte_level_merge(vocab, line, space + 1, r, e))
+		if (read_byte_level_merge(vocab, line, space + 1, r, e))
 			return err_prefix(e, "%s: line %lld: ", path, number);
 	}
-	return r->n_merges ? 0 : err_set(e, EX_DATAERR, "%s: has no merges", path);
+	return r->n_merges ? 0
+			   : err_set(e, EX_DATAERR, "%s: the file has no merges", path);
 }
 
-/* Marks tokens that are neither a byte nor made by a merge as special: no text becomes them. */
-static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t *vocab)
+/* Marks tokens that are neither a byte nor made by a merge as special. */
+static void mark_unmade_special(
+	const struct vocab *v, struct bpe_rules *r, const json_t *vocab)
 {
 	scoped_ptr bool *made = xcalloc((size_t)v->n, sizeof(*made));
 	scoped_str both = {0};
-	/* (by their texts: two merges may make the same token) */
+	/* (found by text, since the rules do not store the tokens that merges make) */
 	scoped_ptr const char **text = xcalloc((size_t)v->n, sizeof(*text));
 	const char *key;
 	json_t *number;
@@ -169,14 +172,14 @@ static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t
 			rules_add_token(r, id, BPE_SPECIAL);
 }
 
-/* Makes the vocabulary, with special tokens of the model that the files lack. */
-static int end_vocab(struct vocab_builder *b, const struct bpe_model *m,
+/* Makes the vocabulary; adds the special tokens of model m, or NULL, that the file lacks. */
+static int finish_vocab(struct vocab_builder *b, const struct bpe_model *m,
 	const json_t *vocab, struct vocab *v, struct err *e)
 {
-	int64_t gaps = m ? b->n : INT64_MAX;
+	int64_t first_optional = m ? b->n : INT64_MAX;
 	if (m && b->n)
-		builder_add_model(b, m, vocab);
-	return builder_end(b, gaps, v, e);
+		vocab_builder_add_model(b, m, vocab);
+	return vocab_builder_finish(b, first_optional, v, e);
 }
 
 int read_merges(const struct str *merges, const char *path, const char *vocab_path,
@@ -187,17 +190,17 @@ int read_merges(const struct str *merges, const char *path, const char *vocab_pa
 	json_auto_t *vocab = NULL;
 	int rc = file_read(vocab_path, MAX_VOCAB_FILE, &text, e);
 	if (!rc)
-		rc = (vocab = vocab_json(&text, vocab_path, e)) ? 0 : -1;
+		rc = (vocab = parse_vocab_json(&text, vocab_path, e)) ? 0 : -1;
 	if (!rc && !json_is_object(vocab))
-		rc = err_set(
-			e, EX_DATAERR, "%s: is not an object {token: id}", vocab_path);
-	if (!rc &&
-		(byte_level_vocab(vocab, NULL, &b, e) || end_vocab(&b, m, vocab, v, e)))
+		rc = err_set(e, EX_DATAERR,
+			"%s: the file is not a JSON object {token: id}", vocab_path);
+	if (!rc && (read_byte_level_vocab(vocab, NULL, &b, e) ||
+			   finish_vocab(&b, m, vocab, v, e)))
 		rc = err_prefix(e, "%s: ", vocab_path);
 	if (!rc)
-		rc = read_lines(vocab, merges, path, r, e);
+		rc = read_merge_lines(vocab, merges, path, r, e);
 	if (!rc)
-		add_special(v, r, vocab);
-	builder_free(&b);
+		mark_unmade_special(v, r, vocab);
+	vocab_builder_release(&b);
 	return rc;
 }

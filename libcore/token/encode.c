@@ -5,7 +5,7 @@
 enum {
 	BATCH = 512,
 	MAX_WINDOW = 1 << 30,
-	MAX_PATTERNS = 8,	 /* each takes as long as the first */
+	MAX_PATTERNS = 8,	 /* (each takes as long as the first) */
 	NORMAL_WINDOW = 1 << 16, /* bytes normalized at once; more if they have no cut */
 	MAX_NORMAL_WINDOW = 1 << 26,
 };
@@ -21,11 +21,11 @@ struct encoder {
 	struct pattern *patterns; /* each splits the words of the previous one */
 	int n_patterns;
 	bool special;	      /* set by encoder_allow_special() */
-	const uint8_t *table; /* of the normalizer; NULL: none */
+	const uint8_t *table; /* normal_table() of the normalizer; NULL: no normalizer */
 	struct normalized normal;
-	const char *whole; /* the text passed to encoder_find_changes() */
-	bool in_normal;	   /* normal.text is being encoded */
-	/* The last end of a word in normal.text that is also a place in the original text. */
+	const char *whole_text; /* the text passed to encoder_find_changes() */
+	bool in_normal;		/* normal.text is being encoded */
+	/* The last word end in normal.text that has an offset in the original text. */
 	struct {
 		int64_t origin, n_tokens;
 	} safe;
@@ -50,8 +50,8 @@ static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 		str_clear(&line);
 		str_add(&line, lines, n);
 		if (s->n_patterns == MAX_PATTERNS) {
-			rc = err_set(
-				e, EX_DATAERR, "more than %d patterns", MAX_PATTERNS);
+			rc = err_set(e, EX_DATAERR,
+				"the vocabulary has more than %d patterns", MAX_PATTERNS);
 			break;
 		}
 		s->patterns = xgrow(s->patterns, s->n_patterns, sizeof(*s->patterns));
@@ -94,14 +94,12 @@ void encoder_allow_special(struct encoder *s, bool allowed)
 	s->special = allowed;
 }
 
-/* ---- words ------------------------------------------------------------------------- */
-
-static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
+static int encode_words(struct encoder *s, int depth, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, struct output *o, struct err *e);
 
-/* Returns how many of the words to encode at once: up to the last word that ends at a place in the
- * original text, to which *origin is set; if there is none, all words, and *origin is -1. */
-static int words_to_origin(const struct encoder *s, const char *text,
+/* Returns the number of words up to the last one with an end that has an offset in the original
+ * text, and sets *origin to that offset. If no end has one, returns n_words, and *origin is -1. */
+static int count_words_to_origin(const struct encoder *s, const char *text,
 	const uint32_t *ends, int n_words, int64_t *origin)
 {
 	int64_t from = text - s->normal.text.s;
@@ -113,12 +111,12 @@ static int words_to_origin(const struct encoder *s, const char *text,
 	return n_words;
 }
 
-/* Splits text by a pattern, and its words by the next patterns. Returns the bytes used, or -1. */
-static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t n,
+/* Splits text by pattern `depth`, and encodes its words. Returns the bytes used, or -1. */
+static int64_t encode_split(struct encoder *s, int depth, const char *text, int64_t n,
 	bool final, struct output *o, struct err *e)
 {
 	struct pattern *p = &s->patterns[depth];
-	bool maps = s->in_normal && !depth;
+	bool tracks_origin = s->in_normal && !depth;
 	int64_t at = 0, origin = -1;
 	while (at < n) {
 		int64_t window = min64(n - at, MAX_WINDOW);
@@ -127,13 +125,13 @@ static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t
 		if (k < 0)
 			return -1;
 		if (!k && window == MAX_WINDOW)
-			return err_set(e, EX_DATAERR, "a word of more than %d bytes",
-				MAX_WINDOW);
+			return err_set(e, EX_DATAERR,
+				"the text has a word of more than %d bytes", MAX_WINDOW);
 		if (!k)
 			break;
-		if (maps)
-			k = words_to_origin(s, text + at, p->ends, k, &origin);
-		if (put_words(s, depth, text + at, window, p->ends, k, o, e))
+		if (tracks_origin)
+			k = count_words_to_origin(s, text + at, p->ends, k, &origin);
+		if (encode_words(s, depth, text + at, window, p->ends, k, o, e))
 			return -1;
 		if (origin >= 0)
 			s->safe.origin = origin, s->safe.n_tokens = o->n;
@@ -142,21 +140,23 @@ static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t
 	return at;
 }
 
-/* Splits the words of text[0..n) by the next pattern or, after the last one, encodes them. */
-static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
+/* Encodes the words of text[0..n), which are first split by the patterns after `depth`. */
+static int encode_words(struct encoder *s, int depth, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, struct output *o, struct err *e)
 {
 	if (depth + 1 == s->n_patterns) {
-		o->n += known_words_put(s->known, text, n, ends, n_words, next_output(o));
+		o->n += known_words_encode(
+			s->known, text, n, ends, n_words, next_output(o));
 		return 0;
 	}
 	for (uint32_t i = 0, at = 0; i < (uint32_t)n_words; at = ends[i++])
-		if (put_split(s, depth + 1, text + at, ends[i] - at, true, o, e) < 0)
+		if (encode_split(s, depth + 1, text + at, ends[i] - at, true, o, e) < 0)
 			return -1;
 	return 0;
 }
 
-static int check_bytes(const struct bpe *b, const char *text, int64_t n, struct err *e)
+static int check_byte_tokens(
+	const struct bpe *b, const char *text, int64_t n, struct err *e)
 {
 	for (int64_t i = 0; i < n && b->lacks_bytes; i++)
 		if (b->byte_id[(uint8_t)text[i]] == BPE_NONE)
@@ -166,31 +166,30 @@ static int check_bytes(const struct bpe *b, const char *text, int64_t n, struct 
 	return 0;
 }
 
-/* Encodes text between added tokens. Returns the bytes used, or -1. */
-static int64_t put_text(struct encoder *s, const char *text, int64_t n, bool final,
-	struct output *o, struct err *e)
+/* Encodes text without added tokens. Returns the bytes used, or -1. */
+static int64_t encode_text_between(struct encoder *s, const char *text, int64_t n,
+	bool final, struct output *o, struct err *e)
 {
-	if (check_bytes(s->bpe, text, n, e))
+	if (check_byte_tokens(s->bpe, text, n, e))
 		return -1;
-	return put_split(s, 0, text, n, final, o, e);
+	return encode_split(s, 0, text, n, final, o, e);
 }
 
-/* ---- tokens that are found in text ------------------------------------------------- */
-
-typedef int64_t put_fn(struct encoder *s, const char *text, int64_t n, bool final,
+typedef int64_t encode_fn(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e);
 
-/* Adds the tokens of a set in text; put() encodes the text between. Returns bytes used, or -1. */
-static int64_t put_added(struct encoder *s, const struct added_set *set, put_fn *put,
-	const char *text, int64_t n, bool final, struct output *o, struct err *e)
+/* Adds the set's tokens in text; encode_between() adds others. Returns bytes used, or -1. */
+static int64_t encode_around_added(struct encoder *s, const struct added_set *set,
+	encode_fn *encode_between, const char *text, int64_t n, bool final,
+	struct output *o, struct err *e)
 {
 	int64_t at = 0;
 	while (at < n) {
 		uint32_t id;
-		int64_t len = added_find(s->bpe, set, text + at, n - at, final, &id);
+		int64_t len = bpe_find_added(s->bpe, set, text + at, n - at, final, &id);
 		/* Words end before an added token; an open end of the text may begin one. */
 		bool ends = id != BPE_NONE || (final && at + len == n);
-		int64_t used = put(s, text + at, len, ends, o, e);
+		int64_t used = encode_between(s, text + at, len, ends, o, e);
 		if (used < 0)
 			return -1;
 		at += used;
@@ -205,29 +204,28 @@ static int64_t put_added(struct encoder *s, const struct added_set *set, put_fn 
 	return at;
 }
 
-static int64_t put_rest(struct encoder *s, const char *text, int64_t n, bool final,
-	struct output *o, struct err *e)
+/* Encodes text that is already normalized. Returns the bytes used, or -1. */
+static int64_t encode_normalized(struct encoder *s, const char *text, int64_t n,
+	bool final, struct output *o, struct err *e)
 {
 	const struct added_set *set = &s->bpe->added[s->special][1];
-	return put_added(s, set, put_text, text, n, final, o, e);
+	return encode_around_added(s, set, encode_text_between, text, n, final, o, e);
 }
 
-/* ---- normalization ----------------------------------------------------------------- */
-
-/* Normalizes and encodes text up to a place where it can be cut. Returns the bytes used, or -1. */
-static int64_t put_window(struct encoder *s, const char *text, int64_t n, bool final,
+/* Normalizes and encodes text up to the last cut (`final`: all). Returns the bytes used, or -1. */
+static int64_t encode_window(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
 {
 	struct normalized *x = &s->normal;
 	n = final ? n : find_normal_cut(s->table, text, n, e);
 	if (n <= 0 || is_normalized(s->table, text, n))
-		return n <= 0 ? n : put_rest(s, text, n, final, o, e);
+		return n <= 0 ? n : encode_normalized(s, text, n, final, o, e);
 	normalized_clear(x);
 	if (normalize(s->bpe->rules->normalizer, text, n, x, e))
 		return -1;
 	s->safe.origin = 0, s->safe.n_tokens = o->n;
 	s->in_normal = true;
-	int64_t used = put_rest(s, x->text.s, (int64_t)x->text.len, final, o, e);
+	int64_t used = encode_normalized(s, x->text.s, (int64_t)x->text.len, final, o, e);
 	s->in_normal = false;
 	int64_t origin = used < 0 ? -1 : normalized_origin(&x->changes, used);
 	if (used < 0 || origin >= 0)
@@ -236,22 +234,23 @@ static int64_t put_window(struct encoder *s, const char *text, int64_t n, bool f
 	return s->safe.origin;
 }
 
-static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool final,
-	struct output *o, struct err *e)
+/* Normalizes and encodes text in windows, larger if they have no cut. Returns bytes used, or -1. */
+static int64_t normalize_and_encode(struct encoder *s, const char *text, int64_t n,
+	bool final, struct output *o, struct err *e)
 {
 	if (!s->table)
-		return put_rest(s, text, n, final, o, e);
+		return encode_normalized(s, text, n, final, o, e);
 	int64_t at = 0;
 	for (int64_t window = NORMAL_WINDOW; at < n;) {
 		int64_t here = min64(window, n - at);
 		int64_t used =
-			put_window(s, text + at, here, final && here == n - at, o, e);
+			encode_window(s, text + at, here, final && here == n - at, o, e);
 		if (used < 0)
 			return -1;
 		if (!used && here >= MAX_NORMAL_WINDOW &&
 			!is_normalized(s->table, text, here))
 			return err_set(e, EX_DATAERR,
-				"a word is longer than %lld bytes: it cannot be normalized in pieces",
+				"the text has a word of more than %lld bytes, which cannot be normalized in pieces",
 				(long long)here);
 		if (!used && here == n - at)
 			break;
@@ -261,12 +260,12 @@ static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool f
 	return at;
 }
 
-/* Adds the changes of a text to s->normal; a put_fn that makes no tokens. */
-static int64_t add_changes(struct encoder *s, const char *text, int64_t n, bool final,
+/* Adds the changes that normalization makes to s->normal. An encode_fn that makes no tokens. */
+static int64_t record_changes(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
 {
 	struct normalized *x = &s->normal;
-	int64_t i = x->changes.n, at = text - s->whole;
+	int64_t i = x->changes.n, at = text - s->whole_text;
 	(void) final, (void)o;
 	str_clear(&x->text);
 	if (normalize(s->bpe->rules->normalizer, text, n, x, e))
@@ -284,9 +283,9 @@ int encoder_find_changes(struct encoder *s, const char *text, int64_t n, int64_t
 	if (!s->table || is_normalized(s->table, text, n))
 		return 0;
 	normalized_clear(&s->normal);
-	s->whole = text;
-	if (put_added(s, &s->bpe->added[s->special][0], add_changes, text, n, true, &none,
-		    e) < 0)
+	s->whole_text = text;
+	if (encode_around_added(s, &s->bpe->added[s->special][0], record_changes, text, n,
+		    true, &none, e) < 0)
 		return -1;
 	for (int64_t i = 0; i < found->n; i++) {
 		struct text_change x = found->v[i];
@@ -308,7 +307,8 @@ int64_t encoder_encode(struct encoder *s, const char *text, int64_t n, bool fina
 	if (n > capacity) /* each token has at least one byte */
 		n = capacity, final = false;
 	const struct added_set *set = &s->bpe->added[s->special][0];
-	int64_t used = put_added(s, set, put_normal, text, n, final, &o, e);
+	int64_t used =
+		encode_around_added(s, set, normalize_and_encode, text, n, final, &o, e);
 	*n_out = o.n;
 	return used;
 }

@@ -1,6 +1,6 @@
-/* A cache of words, because the same words occur again and again. Short words with few tokens are
- * in a table of buckets of two entries, which fill a cache line. Longer words are in another table.
- * In both tables, a new word replaces an old word in its place. */
+/* A cache of the tokens of words, because words recur. Short words with few tokens are in a table
+ * of buckets with two entries each, which fill a cache line. Longer words are in a second table. In
+ * both tables, a new word replaces an old one. */
 #include "token/bpe_internal.h"
 
 enum {
@@ -15,7 +15,7 @@ enum {
 
 struct short_word {
 	uint64_t low,
-		high; /* its bytes, and its length in the highest byte; 0: empty entry */
+		high; /* bytes of the word, and its length in the highest byte; 0: empty entry */
 	uint32_t ids[SHORT_IDS];
 	uint32_t n;
 };
@@ -57,14 +57,12 @@ void known_words_close(struct known_words *k)
 	free(k);
 }
 
-/* ---- one word -------------------------------------------------------------------- */
-
 /* Encodes a word without the cache. */
-static int64_t merge_whole(
+static int64_t encode_uncached(
 	const struct bpe *b, const char *word, int64_t n, uint32_t *out)
 {
 	if (b->whole_words) {
-		uint32_t id = bpe_find(b, word, n);
+		uint32_t id = bpe_find_token(b, word, n);
 		if (id != BPE_NONE) {
 			*out = id;
 			return 1;
@@ -76,14 +74,14 @@ static int64_t merge_whole(
 int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t *out)
 {
 	if (n > LONG_BYTES)
-		return merge_whole(k->bpe, word, n, out);
+		return encode_uncached(k->bpe, word, n, out);
 	uint64_t i = hash_bytes(word, (size_t)n, 0) >> (64 - LONG_BITS);
 	struct long_word *w = &k->known_long[i];
 	if (w->n_bytes == n && !memcmp(w->bytes, word, (size_t)n)) {
 		memcpy(out, w->ids, w->n * sizeof(*out));
 		return w->n;
 	}
-	int64_t n_out = merge_whole(k->bpe, word, n, out);
+	int64_t n_out = encode_uncached(k->bpe, word, n, out);
 	if (n_out <= LONG_IDS) {
 		w->n_bytes = (uint32_t)n;
 		w->n = (uint32_t)n_out;
@@ -98,7 +96,7 @@ struct key {
 	uint64_t low, high;
 };
 
-/* word[0..16) can be read; n <= SHORT_BYTES. */
+/* Returns the key of word[0..n), n <= SHORT_BYTES. word[0..16) must be readable. */
 static inline struct key word_key(const char *word, uint32_t n)
 {
 #define ONES(n) (~UINT64_C(0) >> (64 - 8 * (n)))
@@ -121,7 +119,7 @@ static inline struct key word_key(const char *word, uint32_t n)
 	return (struct key){low & masks[n].low, (high & masks[n].high) | masks[n].length};
 }
 
-static inline bool is_word(const struct short_word *w, struct key k)
+static inline bool has_key(const struct short_word *w, struct key k)
 {
 	return ((w->low ^ k.low) | (w->high ^ k.high)) == 0;
 }
@@ -132,13 +130,13 @@ static inline uint64_t bucket_of(struct key k)
 	return h >> (64 - SHORT_BITS);
 }
 
-/* Encodes a word that is not the first of its bucket. */
-static __attribute__((noinline)) int64_t put_other(struct known_words *k,
+/* Encodes a short word that is not the first entry of its bucket, and moves it there. */
+static __attribute__((noinline)) int64_t encode_not_first(struct known_words *k,
 	struct short_word bucket[2], struct key key, const char *word, int64_t n,
 	uint32_t *out)
 {
 	struct short_word first = bucket[0];
-	if (is_word(&bucket[1], key)) { /* the most recent word moves to the front */
+	if (has_key(&bucket[1], key)) { /* the most recent word moves to the front */
 		bucket[0] = bucket[1];
 		bucket[1] = first;
 		memcpy(out, bucket[0].ids, sizeof(bucket[0].ids));
@@ -154,8 +152,8 @@ static __attribute__((noinline)) int64_t put_other(struct known_words *k,
 	return n_out;
 }
 
-/* Encodes a long word, or a word at the end of the text. out[n] may be NULL. */
-static int64_t put_slowly(
+/* Encodes a long word, or a word at the end of the text. out[n] is NULL to count tokens only. */
+static int64_t encode_slowly(
 	struct known_words *k, const char *word, int64_t n, uint32_t *out)
 {
 	if (!out && n > k->n_scratch) {
@@ -165,11 +163,10 @@ static int64_t put_slowly(
 	return known_word(k, word, n, out ? out : k->scratch);
 }
 
-/* ---- many words ------------------------------------------------------------------ */
-
-/* Encodes words. At each beginning, 16 bytes must be readable and 16 tokens writable. */
-static inline __attribute__((always_inline)) int64_t put_inner(struct known_words *k,
-	const char *text, const uint32_t *ends, int n_words, uint32_t *out, bool keeps)
+/* Encodes words. At the beginning of each, 16 bytes must be readable and 16 tokens writable. */
+static inline __attribute__((always_inline)) int64_t encode_inner(struct known_words *k,
+	const char *text, const uint32_t *ends, int n_words, uint32_t *out,
+	bool keeps_tokens)
 {
 	int64_t n_out = 0;
 	uint32_t begin = 0;
@@ -177,34 +174,34 @@ static inline __attribute__((always_inline)) int64_t put_inner(struct known_word
 		const char *word = text + begin;
 		uint32_t len = ends[i] - begin;
 		/* (long words may move k->scratch) */
-		uint32_t *to = keeps ? out + n_out : k->scratch;
+		uint32_t *to = keeps_tokens ? out + n_out : k->scratch;
 		begin = ends[i];
 		if (__builtin_expect(len > SHORT_BYTES, 0)) {
-			n_out += put_slowly(k, word, len, keeps ? to : NULL);
+			n_out += encode_slowly(k, word, len, keeps_tokens ? to : NULL);
 			continue;
 		}
 		struct key key = word_key(word, len);
 		struct short_word *bucket = k->known[bucket_of(key)];
-		if (__builtin_expect(is_word(bucket, key), 1)) {
+		if (__builtin_expect(has_key(bucket, key), 1)) {
 			memcpy(to, bucket->ids, sizeof(bucket->ids));
 			n_out += bucket->n;
 		} else
-			n_out += put_other(k, bucket, key, word, len, to);
+			n_out += encode_not_first(k, bucket, key, word, len, to);
 	}
 	return n_out;
 }
 
-int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
+int64_t known_words_encode(struct known_words *k, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, uint32_t *out)
 {
 	int inner = n_words;
 	while (inner > 0 && (inner > 1 ? ends[inner - 2] : 0) + 16 > n)
 		inner--;
-	int64_t n_out = out ? put_inner(k, text, ends, inner, out, true)
-			    : put_inner(k, text, ends, inner, k->scratch, false);
+	int64_t n_out = out ? encode_inner(k, text, ends, inner, out, true)
+			    : encode_inner(k, text, ends, inner, k->scratch, false);
 	for (int i = inner; i < n_words; i++) {
 		uint32_t begin = i ? ends[i - 1] : 0;
-		n_out += put_slowly(
+		n_out += encode_slowly(
 			k, text + begin, ends[i] - begin, out ? out + n_out : NULL);
 	}
 	return n_out;

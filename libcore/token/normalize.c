@@ -21,15 +21,15 @@ enum {
 
 static uint8_t tables[N_NORMAL_FORMS][CODE_POINTS];
 
-static bool composes(enum normal_form form)
+static bool form_composes(enum normal_form form)
 {
 	return form == NORMAL_NFC || form == NORMAL_NFKC;
 }
 
-static int64_t decompose(bool compatibly, uint32_t code, int32_t out[MAX_DECOMPOSED])
+static int64_t decompose(bool is_compatible, uint32_t code, int32_t out[MAX_DECOMPOSED])
 {
-	int options =
-		UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatibly ? UTF8PROC_COMPAT : 0);
+	int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE |
+		      (is_compatible ? UTF8PROC_COMPAT : 0);
 	int last = 0;
 	int64_t n = utf8proc_decompose_char(
 		(int32_t)code, out, MAX_DECOMPOSED, (utf8proc_option_t)options, &last);
@@ -42,24 +42,22 @@ static int64_t compose(int32_t *codes, int64_t n)
 	return utf8proc_normalize_utf32(codes, n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
 }
 
-static int class_of(int32_t code)
+static int combining_class(int32_t code)
 {
 	return utf8proc_get_property(code)->combining_class;
 }
 
-/* ---- tables ----------------------------------------------------------------------- */
-
-/* Calls row() for each character that normalization knows. */
-static void each_known(
-	void (*row)(enum normal_form, uint32_t code), enum normal_form form)
+/* Calls visit() for each character that normalization knows. */
+static void for_each_known(
+	void (*visit)(enum normal_form, uint32_t code), enum normal_form form)
 {
 	for (int i = 0; i < normalize_n_runs; i += 2)
 		for (uint32_t c = normalize_runs[i]; c < normalize_runs[i + 1]; c++)
-			row(form, c);
+			visit(form, c);
 }
 
-/* Marks the last character of a decomposition, which may compose with an earlier character. */
-static void set_second(enum normal_form form, uint32_t code)
+/* Marks the last character of a decomposition, which may compose with a preceding one. */
+static void mark_second(enum normal_form form, uint32_t code)
 {
 	int32_t d[MAX_DECOMPOSED];
 	int64_t n = decompose(false, code, d);
@@ -68,15 +66,15 @@ static void set_second(enum normal_form form, uint32_t code)
 		tables[form][second] = CHANGES;
 }
 
-/* Sets how a character behaves. */
+/* Sets how a character behaves in a normalization form. */
 static void set_behavior(enum normal_form form, uint32_t code)
 {
 	uint8_t *table = tables[form];
 	int32_t d[MAX_DECOMPOSED];
 	int64_t n = decompose(form >= NORMAL_NFKC, code, d);
-	int class = class_of(d[0]);
+	int class = combining_class(d[0]);
 	bool begins = !class && table[d[0]] != CHANGES;
-	n = composes(form) ? compose(d, n) : n;
+	n = form_composes(form) ? compose(d, n) : n;
 	if (n == 1 && (uint32_t)d[0] == code && (class || begins))
 		table[code] = table[code] == CHANGES ? CHANGES : (uint8_t) class;
 	else
@@ -86,13 +84,13 @@ static void set_behavior(enum normal_form form, uint32_t code)
 const uint8_t *normal_table(enum normal_form form)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static bool done[N_NORMAL_FORMS];
+	static bool is_filled[N_NORMAL_FORMS];
 	pthread_mutex_lock(&lock);
-	if (form && !done[form]) {
-		if (composes(form))
-			each_known(set_second, form);
-		each_known(set_behavior, form);
-		done[form] = true;
+	if (form && !is_filled[form]) {
+		if (form_composes(form))
+			for_each_known(mark_second, form);
+		for_each_known(set_behavior, form);
+		is_filled[form] = true;
 	}
 	pthread_mutex_unlock(&lock);
 	return tables[form];
@@ -103,11 +101,9 @@ int64_t normal_growth(enum normal_form form)
 	return !form ? 1 : form < NORMAL_NFKC ? 3 : 11; /* (UAX #15, table 8) */
 }
 
-/* ---- segments --------------------------------------------------------------------- */
-
 /* Returns the length of the first character of text[0..n), n > 0, and sets *kind to its behavior. A
  * byte that is not UTF-8 is a character. */
-static int kind_at(const uint8_t *table, const char *text, int64_t n, uint8_t *kind)
+static int char_kind(const uint8_t *table, const char *text, int64_t n, uint8_t *kind)
 {
 	uint32_t code;
 	int len = utf8_decode(text, n, &code);
@@ -120,6 +116,7 @@ static bool begins_segment(uint8_t kind)
 	return kind == INERT || kind == BEGINS;
 }
 
+/* Returns the end of the ASCII characters that begin at text[at]. */
 static int64_t ascii_end(const char *text, int64_t at, int64_t n)
 {
 	uint64_t eight;
@@ -147,7 +144,7 @@ static int64_t normal_end(const uint8_t *table, const char *text, int64_t at, in
 		}
 		if (at == n)
 			break;
-		len = kind_at(table, text + at, n - at, &kind);
+		len = char_kind(table, text + at, n - at, &kind);
 		if (begins_segment(kind))
 			begin = at;
 		if (kind >= BEGINS || (kind && kind < last))
@@ -160,20 +157,20 @@ static int64_t normal_end(const uint8_t *table, const char *text, int64_t at, in
 static int64_t segment_end(const uint8_t *table, const char *text, int64_t at, int64_t n)
 {
 	uint8_t kind;
-	at += kind_at(table, text + at, n - at, &kind);
+	at += char_kind(table, text + at, n - at, &kind);
 	for (int len; at < n; at += len) {
-		len = kind_at(table, text + at, n - at, &kind);
+		len = char_kind(table, text + at, n - at, &kind);
 		if (begins_segment(kind))
 			break;
 	}
 	return at;
 }
 
-static int too_many(struct err *e)
+static int reject_long_segment(struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"more than %d bytes of marks that combine with one character, which cannot be "
-		"normalized",
+		"the text has more than %d bytes of marks that combine with one character, which "
+		"cannot be normalized",
 		MAX_SEGMENT);
 }
 
@@ -184,17 +181,18 @@ int64_t find_normal_cut(const uint8_t *table, const char *text, int64_t n, struc
 	for (int64_t i = n - 1, n_continues = 0; i > 0; i--) {
 		bool continues = ((uint8_t)text[i] & 0xc0) == 0x80;
 		n_continues = continues ? n_continues + 1 : 0;
-		if (n_continues == 4) /* (of bytes that are not UTF-8) */
+		if (n_continues == 4) /* (4 continuation bytes are not UTF-8) */
 			return i + 3;
 		if (continues || !utf8_decode(text + i, n - i, &code))
 			continue;
-		kind_at(table, text + i, n - i, &kind);
+		char_kind(table, text + i, n - i, &kind);
 		if (begins_segment(kind))
 			return i;
 	}
 	/* (the last character may be incomplete) */
-	return n > MAX_SEGMENT && normal_end(table, text, 0, n - 4) < n - 4 ? too_many(e)
-									    : 0;
+	return n > MAX_SEGMENT && normal_end(table, text, 0, n - 4) < n - 4
+		       ? reject_long_segment(e)
+		       : 0;
 }
 
 bool is_normalized(const uint8_t *table, const char *text, int64_t n)
@@ -202,35 +200,33 @@ bool is_normalized(const uint8_t *table, const char *text, int64_t n)
 	return normal_end(table, text, 0, n) == n;
 }
 
-/* ---- a segment -------------------------------------------------------------------- */
-
 /* Sorts marks by their combining class; the sort is stable. */
 static void sort_marks(int32_t *codes, int64_t n)
 {
 	int64_t at[256] = {0}, sum = 0;
 	bool sorted = true;
 	for (int64_t i = 1; i < n; i++)
-		sorted &= class_of(codes[i - 1]) <= class_of(codes[i]);
+		sorted &= combining_class(codes[i - 1]) <= combining_class(codes[i]);
 	if (sorted)
 		return;
 	scoped_ptr int32_t *copy = xmalloc((size_t)n * sizeof(*copy));
 	memcpy(copy, codes, (size_t)n * sizeof(*copy));
 	for (int64_t i = 0; i < n; i++)
-		at[class_of(copy[i])]++;
+		at[combining_class(copy[i])]++;
 	for (int c = 0; c < 256; c++) {
 		int64_t here = at[c];
 		at[c] = sum;
 		sum += here;
 	}
 	for (int64_t i = 0; i < n; i++)
-		codes[at[class_of(copy[i])]++] = copy[i];
+		codes[at[combining_class(copy[i])]++] = copy[i];
 }
 
-/* Sorts each sequence of marks. */
+/* Sorts the marks of each sequence of marks by their combining class. */
 static void sort_all_marks(int32_t *codes, int64_t n)
 {
 	for (int64_t i = 0, end; i < n; i = end + 1) {
-		for (end = i; end < n && class_of(codes[end]); end++)
+		for (end = i; end < n && combining_class(codes[end]); end++)
 			;
 		sort_marks(codes + i, end - i);
 	}
@@ -248,7 +244,7 @@ static bool is_known(uint32_t code)
 }
 
 /* Appends the normal form of a segment, which may begin with an unknown character or byte. */
-static void add_segment(enum normal_form form, const char *text, int64_t n,
+static void append_segment(enum normal_form form, const char *text, int64_t n,
 	struct str *codes, struct str *out)
 {
 	int32_t d[MAX_DECOMPOSED];
@@ -270,7 +266,7 @@ static void add_segment(enum normal_form form, const char *text, int64_t n,
 	if (!n_codes)
 		return;
 	sort_all_marks(all, n_codes);
-	if (composes(form))
+	if (form_composes(form))
 		n_codes = compose(all, n_codes);
 	for (int64_t i = 0; i < n_codes; i++)
 		str_add(out, bytes, (size_t)utf8_encode((uint32_t)all[i], bytes));
@@ -294,9 +290,9 @@ int normalize(enum normal_form form, const char *text, int64_t n, struct normali
 			break;
 		end = segment_end(table, text, begin, n);
 		if (end - begin > MAX_SEGMENT)
-			return too_many(e);
+			return reject_long_segment(e);
 		int64_t from = (int64_t)to->len;
-		add_segment(form, text + begin, end - begin, &out->codes, to);
+		append_segment(form, text + begin, end - begin, &out->codes, to);
 		int64_t len = (int64_t)to->len - from;
 		if (len != end - begin || memcmp(to->s + from, text + begin, (size_t)len))
 			changes_add(&out->changes,

@@ -15,21 +15,19 @@ struct rewriting {
 	int n_groups;
 };
 
-static int unsupported(const struct rewriting *w, const char *what, struct err *e)
+static int reject_syntax(const struct rewriting *w, const char *what, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "the pattern '%.200s': %s is not supported",
 		w->regex, what);
 }
 
-static void put_letter(struct str *out, char c)
+static void append_literal(struct str *out, char c)
 {
 	if (c == '\n' || c == '\r')
 		str_puts(out, c == '\n' ? "\\n" : "\\r"); /* (a pattern is one line) */
 	else
 		str_putc(out, c);
 }
-
-/* ---- escape sequences -------------------------------------------------------------- */
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 /* Outside classes, \w also has superscripts and fractions of Latin-1. */
@@ -52,7 +50,7 @@ static const struct {
 	{'D', "\\P{Nd}", "\\P{Nd}"},
 };
 
-static bool is_derived(const char *name)
+static bool is_derived_property(const char *name)
 {
 	static const char *const all[] = {
 		"Alphabetic}", "Lowercase}", "Uppercase}", "Any}"};
@@ -62,37 +60,37 @@ static bool is_derived(const char *name)
 	return false;
 }
 
-/* Rewrites \p{...}, at its p. Without sc:, PCRE2 takes a script's name for its extensions. */
-static int put_property(struct rewriting *w, struct err *e)
+/* Rewrites \p{...}, with w->p at the p. Adds sc: to scripts, which excludes their extensions. */
+static int rewrite_property(struct rewriting *w, struct err *e)
 {
 	const char *end = w->p[1] == '{' ? strchr(w->p, '}') : NULL;
 	if (!end)
-		return unsupported(w, "\\p without {", e);
+		return reject_syntax(w, "\\p without {", e);
 	str_putc(w->out, '\\');
 	str_add(w->out, w->p, 2);
 	const char *name = w->p + 2;
 	if (*name == '^')
 		str_putc(w->out, *name++);
 	if (end - name > 2 && !memchr(name, ':', (size_t)(end - name)) &&
-		!memchr(name, '=', (size_t)(end - name)) && !is_derived(name))
+		!memchr(name, '=', (size_t)(end - name)) && !is_derived_property(name))
 		str_puts(w->out, "sc:");
 	str_add(w->out, name, (size_t)(end + 1 - name));
 	w->p = end + 1;
 	return 0;
 }
 
-/* Rewrites the escape sequence at w->p, after its backslash. */
-static int put_escape(struct rewriting *w, bool in_class, struct err *e)
+/* Rewrites an escape sequence, with w->p after the backslash. */
+static int rewrite_escape(struct rewriting *w, bool in_class, struct err *e)
 {
 	char c = *w->p;
 	if (c == 'p' || c == 'P')
-		return put_property(w, e);
+		return rewrite_property(w, e);
 	for (size_t i = 0; i < ARRAY_LEN(escapes); i++) {
 		if (escapes[i].letter != c)
 			continue;
 		const char *text = in_class ? escapes[i].in_class : escapes[i].alone;
 		if (!text)
-			return unsupported(w, "\\S, \\W or \\H in a class", e);
+			return reject_syntax(w, "\\S, \\W or \\H in a class", e);
 		str_puts(w->out, text);
 		w->p++;
 		return 0;
@@ -101,18 +99,16 @@ static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 	bool letter = isalpha((unsigned char)c);
 	if (!c || isdigit((unsigned char)c) || (letter && !strchr("nrtfxzbBAGZ", c)) ||
 		(in_class && letter && !strchr("nrtfx", c)))
-		return unsupported(w, sequence, e);
+		return reject_syntax(w, sequence, e);
 	if (c != '\n' && c != '\r')
 		str_putc(w->out, '\\');
-	put_letter(w->out, c);
+	append_literal(w->out, c);
 	w->p++;
 	return 0;
 }
 
-/* ---- classes ----------------------------------------------------------------------- */
-
-/* Rewrites [:alpha:] and the like within a class, at its bracket. */
-static int put_named(struct rewriting *w, struct err *e)
+/* Rewrites [:alpha:] and the like within a class, with w->p at the bracket. */
+static int rewrite_named_class(struct rewriting *w, struct err *e)
 {
 	static const struct {
 		const char *name, *text;
@@ -129,71 +125,69 @@ static int put_named(struct rewriting *w, struct err *e)
 		w->p += n + 4;
 		return 0;
 	}
-	return unsupported(w, "this [: in a class", e);
+	return reject_syntax(w, "an unknown [:name:] in a class", e);
 }
 
-/* Rewrites [...], at its bracket. A class within a class adds its characters. */
-static int put_class(struct rewriting *w, struct err *e)
+/* Rewrites [...], with w->p at the bracket. A class within a class adds its characters. */
+static int rewrite_class(struct rewriting *w, struct err *e)
 {
 	int depth = 1;
-	bool edge = false; /* after an inner class, where a - is literal */
+	bool after_class = false; /* after an inner class, where a - is literal */
 	str_putc(w->out, *w->p++);
 	if (*w->p == '^')
 		str_putc(w->out, *w->p++);
 	if (*w->p == ']')
-		return unsupported(w, "] as the first of a class", e);
+		return reject_syntax(w, "] as the first character of a class", e);
 	while (depth) {
 		char c = *w->p;
 		if (!c)
-			return unsupported(w, "a class without ]", e);
+			return reject_syntax(w, "a class without ]", e);
 		if (c == '&' && w->p[1] == '&')
-			return unsupported(w, "&& in a class", e);
+			return reject_syntax(w, "&& in a class", e);
 		if (c == '[' && w->p[1] == ':') {
-			if (put_named(w, e))
+			if (rewrite_named_class(w, e))
 				return -1;
-			edge = true;
+			after_class = true;
 			continue;
 		}
 		if (c == '[' && (w->p[1] == '^' || w->p[1] == ']'))
-			return unsupported(w, "[^ or [] in a class", e);
+			return reject_syntax(w, "[^ or [] in a class", e);
 		if (c == '\\') {
 			w->p++;
-			if (put_escape(w, true, e))
+			if (rewrite_escape(w, true, e))
 				return -1;
-			edge = false;
+			after_class = false;
 			continue;
 		}
 		w->p++;
 		if (c == '[' || c == ']') {
 			depth += c == '[' ? 1 : -1;
-			edge = true;
+			after_class = true;
 			continue;
 		}
-		if (c == '-' && (edge || *w->p == '[' || *w->p == ']'))
+		if (c == '-' && (after_class || *w->p == '[' || *w->p == ']'))
 			str_putc(w->out, '\\');
-		put_letter(w->out, c);
-		edge = false;
+		append_literal(w->out, c);
+		after_class = false;
 	}
 	str_putc(w->out, ']');
 	return 0;
 }
 
-/* ---- groups and repetition --------------------------------------------------------- */
-
-/* Copies (, and if ? follows, what it specifies. */
-static int open_group(struct rewriting *w, struct err *e)
+/* Copies the beginning of a group, such as ( or (?:. */
+static int rewrite_group_start(struct rewriting *w, struct err *e)
 {
 	if (w->n_groups == MAX_GROUPS)
-		return unsupported(w, "this depth of groups", e);
+		return reject_syntax(w, "nesting of more than 64 groups", e);
 	w->group[w->n_groups++] = w->out->len;
 	str_putc(w->out, *w->p++);
 	if (*w->p != '?')
 		return 0;
 	size_t n = 1 + strspn(w->p + 1, "i-");
 	if (n > 1 && w->p[n] == ')' && w->p - 1 != w->regex)
-		return unsupported(w, "(?i) that is not at the beginning", e);
+		return reject_syntax(w, "(?i) that is not at the beginning", e);
 	if (!w->p[n] || !strchr(n > 1 ? ":)" : ":=!><", w->p[n]))
-		return unsupported(w, "this form of (?", e);
+		return reject_syntax(w, "this kind of (? group", e);
 	str_add(w->out, w->p, n);
 	w->p += n;
 	if (*w->p != ')')
@@ -210,15 +204,15 @@ static void insert_text(struct str *out, size_t at, const char *text)
 	str_puts(out, rest.s);
 }
 
-/* Rewrites {n,m}, at its brace. A + after it repeats it; PCRE2 would make it possessive. */
-static int put_interval(struct rewriting *w, struct err *e)
+/* Rewrites {n,m}, with w->p at the brace. A + after it repeats it (not possessive as in PCRE2). */
+static int rewrite_interval(struct rewriting *w, struct err *e)
 {
 	const char *p = w->p + 1;
 	size_t low = strspn(p, "0123456789"), comma = p[low] == ',';
 	size_t high = comma ? strspn(p + low + 1, "0123456789") : 0;
 	const char *end = p + low + comma + high;
 	if (*end != '}' || low + high == 0)
-		return unsupported(w, "{ that is not an interval", e);
+		return reject_syntax(w, "{ that is not an interval", e);
 	str_puts(w->out, low ? "{" : "{0");
 	str_add(w->out, p, (size_t)(end + 1 - p));
 	w->p = end + 1;
@@ -229,21 +223,21 @@ static int put_interval(struct rewriting *w, struct err *e)
 	return 0;
 }
 
-static int put_next(struct rewriting *w, struct err *e)
+static int rewrite_next(struct rewriting *w, struct err *e)
 {
 	char c = *w->p;
 	size_t begin = w->out->len;
 	if (c == '{')
-		return put_interval(w, e);
+		return rewrite_interval(w, e);
 	if (c == '*' || c == '+' || c == '?') {
 		str_putc(w->out, *w->p++);
 		return 0;
 	}
 	w->atom = begin;
 	if (c == '[')
-		return put_class(w, e);
+		return rewrite_class(w, e);
 	if (c == '(')
-		return open_group(w, e);
+		return rewrite_group_start(w, e);
 	w->p++;
 	if (c == ')' && w->n_groups)
 		w->atom = w->group[--w->n_groups];
@@ -252,8 +246,8 @@ static int put_next(struct rewriting *w, struct err *e)
 		return 0;
 	}
 	if (c == '\\')
-		return put_escape(w, false, e);
-	put_letter(w->out, c);
+		return rewrite_escape(w, false, e);
+	append_literal(w->out, c);
 	while (((uint8_t)*w->p & 0xc0) == 0x80)
 		str_putc(w->out, *w->p++);
 	return 0;
@@ -264,7 +258,7 @@ int regex_of_oniguruma(const char *regex, struct str *out, struct err *e)
 	struct rewriting w = {.regex = regex, .p = regex, .out = out};
 	str_puts(out, "");
 	while (*w.p)
-		if (put_next(&w, e))
+		if (rewrite_next(&w, e))
 			return -1;
 	return 0;
 }

@@ -31,7 +31,7 @@ int base64_decode(const char *text, size_t n, struct str *out)
 	return 0;
 }
 
-static int read_line(struct vocab_builder *b, struct str *bytes, const char *line,
+static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char *line,
 	size_t n, struct err *e)
 {
 	const char *space = memchr(line, ' ', n);
@@ -39,22 +39,23 @@ static int read_line(struct vocab_builder *b, struct str *bytes, const char *lin
 	char number[16];
 	int64_t rank;
 	if (!space || n - n_text - 1 >= sizeof(number))
-		return err_set(e, EX_DATAERR, "not a token in base64 and its rank");
+		return err_set(e, EX_DATAERR,
+			"the line is not a base64 token, a space and a rank");
 	memcpy(number, space + 1, n - n_text - 1);
 	number[n - n_text - 1] = '\0';
 	str_clear(bytes);
 	if (base64_decode(line, n_text, bytes))
-		return err_set(e, EX_DATAERR, "not base64");
+		return err_set(e, EX_DATAERR, "the token is not base64");
 	if (parse_int(number, &rank) || rank < 0 || rank >= MAX_VOCAB_IDS)
 		return err_set(e, EX_DATAERR, "'%s' is not a rank", number);
 	if (rank != b->n)
-		return err_set(e, EX_DATAERR, "has rank %lld where %lld is expected",
+		return err_set(e, EX_DATAERR, "the rank is %lld, but %lld is expected",
 			(long long)rank, (long long)b->n);
-	builder_add(b, (uint32_t)rank, bytes->s, bytes->len);
+	vocab_builder_add(b, (uint32_t)rank, bytes->s, bytes->len);
 	return 0;
 }
 
-static int read_lines(struct vocab_builder *b, const struct str *text, struct err *e)
+static int read_rank_lines(struct vocab_builder *b, const struct str *text, struct err *e)
 {
 	scoped_str bytes = {0};
 	long long number = 1;
@@ -63,21 +64,21 @@ static int read_lines(struct vocab_builder *b, const struct str *text, struct er
 		size_t n = strcspn(line, "\n");
 		const char *end = line + n + (line[n] == '\n');
 		n -= n && line[n - 1] == '\r';
-		if (n && read_line(b, &bytes, line, n, e))
+		if (n && read_rank_line(b, &bytes, line, n, e))
 			rc = err_prefix(e, "line %lld: ", number);
 		line = end;
 	}
 	return rc;
 }
 
-/* Adds the special tokens of a model, and ids that it reserves. */
-static int add_special(struct vocab_builder *b, const struct bpe_model *m,
+/* Adds the special tokens of a model, and the ids that the model reserves. */
+static int add_model_tokens(struct vocab_builder *b, const struct bpe_model *m,
 	struct bpe_rules *r, struct err *e)
 {
 	if (m->n_ranked && m->n_ranked != r->n_ranked)
-		return err_set(e, EX_DATAERR, "has %lld tokens, but %s has %lld",
+		return err_set(e, EX_DATAERR, "the file has %lld tokens, but %s has %lld",
 			(long long)r->n_ranked, m->name, (long long)m->n_ranked);
-	builder_add_model(b, m, NULL);
+	vocab_builder_add_model(b, m, NULL);
 	for (int i = 0; m->special[i].text; i++)
 		rules_add_token(r, m->special[i].id, BPE_SPECIAL);
 	return 0;
@@ -87,11 +88,11 @@ int read_ranks(const struct str *text, const char *path, const struct bpe_model 
 	struct vocab *v, struct bpe_rules *r, struct err *e)
 {
 	struct vocab_builder b = {0};
-	int rc = read_lines(&b, text, e);
+	int rc = read_rank_lines(&b, text, e);
 	r->n_ranked = b.n;
 	if (!rc && m)
-		rc = add_special(&b, m, r, e);
-	rc = rc || builder_end(&b, r->n_ranked, v, e);
-	builder_free(&b);
+		rc = add_model_tokens(&b, m, r, e);
+	rc = rc || vocab_builder_finish(&b, r->n_ranked, v, e);
+	vocab_builder_release(&b);
 	return rc ? err_prefix(e, "%s: ", path) : 0;
 }

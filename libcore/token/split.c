@@ -45,8 +45,8 @@ const struct split_pattern split_patterns[] = {
 	{0},
 };
 
-/* In the order of split_patterns[]. */
-static const struct split_rule rules[] = {
+/* The rules of the named patterns, in the order of split_patterns[]. */
+static const struct split_rule pattern_rules[] = {
 	{LETTERS_SPACE, SUFFIX_SMALL, 0, "", false, false},
 	{LETTERS_ANY, SUFFIX_FOLDED, 3, "\r\n", true, true},
 	{LETTERS_ANY, SUFFIX_FOLDED, 3, "\r\n", true, false},
@@ -54,7 +54,8 @@ static const struct split_rule rules[] = {
 	{LETTERS_CASED, SUFFIX_JOINED, 3, "\r\n/", true, false},
 	{LETTERS_CASED, SUFFIX_NONE, 1, "\r\n/", true, false},
 };
-_Static_assert(ARRAY_LEN(rules) + 1 == ARRAY_LEN(split_patterns), "one rule per pattern");
+_Static_assert(ARRAY_LEN(pattern_rules) + 1 == ARRAY_LEN(split_patterns),
+	"one rule per pattern");
 
 const struct split_pattern *split_pattern_find(const char *what)
 {
@@ -82,7 +83,7 @@ struct splitter *splitter_open(const char *pattern, struct err *e)
 	struct splitter *s = xcalloc(1, sizeof(*s));
 	const struct split_pattern *p = split_pattern_find(pattern);
 	if (p)
-		s->rule = &rules[p - split_patterns];
+		s->rule = &pattern_rules[p - split_patterns];
 	else
 		s->regex = split_regex_open(pattern, e);
 	if (s->rule || s->regex)

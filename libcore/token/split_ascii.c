@@ -17,7 +17,7 @@ struct masks {
 };
 
 /* Selects the bytes of x with values [first, first + n). */
-static inline __m128i in_range(__m128i x, int first, int n)
+static inline __m128i bytes_in_range(__m128i x, int first, int n)
 {
 	__m128i from_0 = _mm_sub_epi8(x, _mm_set1_epi8((char)first));
 	return _mm_cmpeq_epi8(_mm_min_epu8(from_0, _mm_set1_epi8((char)(n - 1))), from_0);
@@ -28,38 +28,41 @@ static inline uint64_t bits_of(__m128i x)
 	return (uint64_t)(uint32_t)_mm_movemask_epi8(x);
 }
 
-static inline __m128i is_byte(__m128i x, int byte)
+static inline __m128i bytes_equal(__m128i x, int byte)
 {
 	return _mm_cmpeq_epi8(x, _mm_set1_epi8((char)byte));
 }
 
+/* Sets the masks of the 64 bytes at text. */
 static inline void classify(const char *text, struct masks *m)
 {
 	*m = (struct masks){0};
 	for (int i = 0; i < BLOCK; i += 16) {
 		__m128i x = _mm_loadu_si128((const __m128i *)(const void *)(text + i));
-		__m128i small = _mm_or_si128(x, _mm_set1_epi8(0x20));
-		__m128i space = is_byte(x, ' ');
-		__m128i newline = _mm_or_si128(is_byte(x, '\n'), is_byte(x, '\r'));
-		m->letter |= bits_of(in_range(small, 'a', 26)) << i;
-		m->upper |= bits_of(in_range(x, 'A', 26)) << i;
-		m->number |= bits_of(in_range(x, '0', 10)) << i;
-		m->white |= bits_of(_mm_or_si128(space, in_range(x, '\t', 5))) << i;
+		__m128i lower = _mm_or_si128(x, _mm_set1_epi8(0x20));
+		__m128i space = bytes_equal(x, ' ');
+		__m128i newline =
+			_mm_or_si128(bytes_equal(x, '\n'), bytes_equal(x, '\r'));
+		m->letter |= bits_of(bytes_in_range(lower, 'a', 26)) << i;
+		m->upper |= bits_of(bytes_in_range(x, 'A', 26)) << i;
+		m->number |= bits_of(bytes_in_range(x, '0', 10)) << i;
+		m->white |= bits_of(_mm_or_si128(space, bytes_in_range(x, '\t', 5))) << i;
 		m->space |= bits_of(space) << i;
 		m->newline |= bits_of(newline) << i;
-		m->quote |= bits_of(is_byte(x, '\'')) << i;
-		m->slash |= bits_of(is_byte(x, '/')) << i;
+		m->quote |= bits_of(bytes_equal(x, '\'')) << i;
+		m->slash |= bits_of(bytes_equal(x, '/')) << i;
 		m->wide |= bits_of(x) << i;
 	}
 }
 
-/* Returns a mask of the places below i. */
-static inline uint64_t below(int i)
+/* Returns a mask of the bits below i. */
+static inline uint64_t mask_below(int i)
 {
 	return i >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << i) - 1;
 }
 
-static inline int first_of(uint64_t bits)
+/* Returns the index of the lowest bit that is set; 64: none. */
+static inline int first_bit(uint64_t bits)
 {
 	return bits ? __builtin_ctzll(bits) : 64;
 }
@@ -70,9 +73,7 @@ static inline uint64_t runs_from(uint64_t begins, uint64_t of)
 	return (of ^ (of + begins)) & of;
 }
 
-/* ---- 's and the like ------------------------------------------------------------- */
-
-/* Returns the length of the suffix at the quote p[0]; 0: none. */
+/* Returns the length of the suffix, such as 's, that begins with the quote p[0]; 0: none. */
 static inline int suffix_length(const char *p, bool folded)
 {
 	char fold = folded ? 0x20 : 0; /* (the caller ensures that p[1] is a letter) */
@@ -82,7 +83,7 @@ static inline int suffix_length(const char *p, bool folded)
 	return (c == 'l' && d == 'l') || ((c == 'v' || c == 'r') && d == 'e') ? 3 : 0;
 }
 
-/* Ends words after suffixes at `quotes`, which letters follow. Below *known, bits are right. */
+/* Ends words after the suffixes at `quotes`, before letters. Bits from *known on may be wrong. */
 static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t quotes,
 	const struct split_rule *r, int *known)
 {
@@ -98,7 +99,7 @@ static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t 
 		int n = suffix_length(text + i, r->suffix != SUFFIX_SMALL);
 		if (!n)
 			continue;
-		begins &= ~(below(n - 1) << (i + 1));
+		begins &= ~(mask_below(n - 1) << (i + 1));
 		end = i + n;
 		begins |= UINT64_C(1) << end;
 		if (joined)
@@ -107,9 +108,7 @@ static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t 
 	return begins;
 }
 
-/* ---- where words begin ----------------------------------------------------------- */
-
-/* Returns where words of the pattern gpt2 begin. The result is right below *known. */
+/* Returns the bytes at which words of the pattern gpt2 begin. Bits from *known on may be wrong. */
 static inline uint64_t begins_gpt2(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {
@@ -119,12 +118,12 @@ static inline uint64_t begins_gpt2(
 	uint64_t words = ~m->white & ~same & ~(m->space << 1);
 	/* white space: the first byte, and the last, which joins the next word if it is a space */
 	uint64_t white = m->white & (~(m->white << 1) | ~(m->white >> 1));
-	*known = first_of(m->wide) - 1; /* (white space could follow the last byte) */
+	*known = first_bit(m->wide) - 1; /* (white space could follow the last byte) */
 	uint64_t quotes = m->quote & (words | 1) & m->letter >> 1;
 	return cut_suffixes(text, words | white, quotes, r, known);
 }
 
-/* Returns where new groups of digits begin in long numbers. */
+/* Returns the bytes at which the groups of digits after the first begin in long numbers. */
 static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits)
 {
 	uint64_t all = 0;
@@ -138,7 +137,7 @@ static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits
 	return all;
 }
 
-/* Returns where words of the other patterns begin. The result is right below *known. */
+/* Returns where words of the other patterns begin. Bits from *known on may be wrong. */
 static inline uint64_t begins_any(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {
@@ -147,20 +146,20 @@ static inline uint64_t begins_any(
 	/* line breaks after other characters belong to them */
 	uint64_t trailing = runs_from(other << 1 & m->newline, m->newline);
 	uint64_t white = m->white & ~trailing, blank = white & ~m->newline;
-	*known = first_of(m->wide) - 1;
+	*known = first_bit(m->wide) - 1;
 	/* not decided: white space before a line break, or of unknown length */
 	uint64_t open = blank & (m->newline >> 1 | UINT64_C(1) << 63);
 	if (m->wide)
 		open |= blank & m->wide >> 1;
 	if (open) {
 		/* (it begins after the last byte before it that is not white space) */
-		int at = first_of(open);
-		uint64_t before = ~white & below(at);
+		int at = first_bit(open);
+		uint64_t before = ~white & mask_below(at);
 		int run = before ? 64 - __builtin_clzll(before) : 0;
 		*known = run + 1 < *known ? run + 1 : *known;
 	}
 	if (r->trailing[2] == '/') {
-		int slash = first_of(trailing << 1 & m->slash);
+		int slash = first_bit(trailing << 1 & m->slash);
 		*known = slash < *known ? slash : *known;
 	}
 	uint64_t letters = m->letter & ~(m->letter << 1) & ~(blank << 1) & ~(marks << 1);
@@ -178,8 +177,6 @@ static inline uint64_t begins_any(
 	return cut_suffixes(text, begins, quotes, r, known);
 }
 
-/* ---- all ------------------------------------------------------------------------- */
-
 int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_t n,
 	uint32_t *ends, int max)
 {
@@ -195,7 +192,7 @@ int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_
 				       : begins_any(r, text + at, &m, &known);
 		if (known < 2)
 			break;
-		begins &= below(known) & ~UINT64_C(1);
+		begins &= mask_below(known) & ~UINT64_C(1);
 		if (!begins)
 			break;
 		int64_t base = at;

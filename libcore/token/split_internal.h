@@ -3,7 +3,7 @@
 
 #include "token/token.h"
 
-/* The parameters of a named pattern. */
+/* How a named pattern splits text. */
 struct split_rule {
 	enum {
 		LETTERS_SPACE, /* ` ?\p{L}+` */
@@ -16,7 +16,7 @@ struct split_rule {
 		SUFFIX_FOLDED, /* suffixes in any case are words */
 		SUFFIX_JOINED, /* suffixes belong to the word before */
 	} suffix;
-	int digits; /* maximum in a word; 0: any number, after an optional space */
+	int digits; /* maximum number in a word; 0: any number, after an optional space */
 	const char
 		*trailing; /* characters allowed after punctuation: "", "\r\n", "\r\n/" */
 	bool newlines;	   /* white space is a word up to its last line break */
@@ -38,7 +38,7 @@ int64_t split_word(const struct split_rule *r, struct split_text *t, int64_t at)
 
 /* ---- split_ascii.c --------------------------------------------------------------- */
 
-enum { SPLIT_BLOCK = 64 }; /* minimum of `max` */
+enum { SPLIT_BLOCK = 64 }; /* bytes; minimum of `max` */
 /* Finds ASCII words from text[at] on, as split_words() does, up to the first word that needs
  * split_word(). Returns their number. */
 int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_t n,
@@ -49,5 +49,6 @@ int split_ascii(const struct split_rule *r, const char *text, int64_t at, int64_
 struct split_regex;
 struct split_regex *split_regex_open(const char *regex, struct err *e);
 void split_regex_close(struct split_regex *x);
+/* Splits text as split_words() does. */
 int split_regex_words(struct split_regex *x, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);

@@ -1,4 +1,4 @@
-/* Unnamed patterns: regular expressions, by PCRE2. A match that has examined the end of the text is
+/* Splits text by regular expressions of PCRE2. A match that has examined the end of the text is
  * uncertain while more text may follow (a partial match of PCRE2). Lookbehind is rejected.
  *
  * An untrusted pattern must terminate on any text. PCRE2's match limit restarts at each byte where
@@ -17,20 +17,21 @@ enum { HEAP_LIMIT_KIB = 1 << 16, JIT_STACK = 1 << 20, MAX_PATTERN = 1 << 13 };
 enum { PIECE = 512, STEPS = 64, WORDS_PER_TRY = 64 };
 /* Allowed steps: constant, per byte of words found, and per byte of the text that is tried. */
 enum { ALL_STEPS = 20000000, STEPS_PER_BYTE = 300, STEPS_PER_OPEN_BYTE = 16 };
-enum { BYTES_PER_STEP = 16 }; /* so many bytes passed at once count as a step */
+enum { BYTES_PER_STEP = 16 }; /* bytes passed at once that count as a step */
 
 struct split_regex {
 	pcre2_code *search, *counted; /* `counted`: anchored, with callouts */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
 	pcre2_jit_stack *stack;
-	int64_t steps, allowed, n_bytes; /* n_bytes: of words found */
-	size_t at;			 /* position at the last callout */
+	int64_t steps, allowed,
+		n_bytes;      /* steps taken and allowed; bytes of words found */
+	size_t last_position; /* position at the last callout */
 	int64_t n_words, n_tries;
 	char *regex; /* in messages */
 };
 
-static pcre2_code *compile(const char *regex, uint32_t options, struct err *e)
+static pcre2_code *compile_pattern(const char *regex, uint32_t options, struct err *e)
 {
 	int code;
 	size_t at;
@@ -74,13 +75,15 @@ static int check_lookbehind(const pcre2_code *code, const char *regex, struct er
 	return 0;
 }
 
+/* PCRE2's callout: counts a step, and ends the match if more steps than allowed were taken. */
 static int count_step(pcre2_callout_block *b, void *regex)
 {
 	struct split_regex *x = regex;
-	size_t from = b->current_position < x->at ? b->current_position : x->at;
-	x->steps +=
-		1 + (int64_t)(b->current_position + x->at - 2 * from) / BYTES_PER_STEP;
-	x->at = b->current_position;
+	size_t from = b->current_position < x->last_position ? b->current_position
+							     : x->last_position;
+	x->steps += 1 + (int64_t)(b->current_position + x->last_position - 2 * from) /
+				BYTES_PER_STEP;
+	x->last_position = b->current_position;
 	return x->steps <= x->allowed ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
@@ -92,17 +95,19 @@ struct split_regex *split_regex_open(const char *regex, struct err *e)
 		return NULL;
 	}
 	struct split_regex *x = xcalloc(1, sizeof(*x));
-	scoped_str ours = {0};
-	struct err at = {0};
+	scoped_str rewritten = {0};
+	struct err original_error = {0};
 	x->regex = xstrdup(regex);
-	unicode_regex(regex, &ours);
-	x->search = compile(ours.s, 0, e);
-	x->counted = x->search ? compile(ours.s, PCRE2_ANCHORED | PCRE2_AUTO_CALLOUT, e)
+	unicode_regex(regex, &rewritten);
+	x->search = compile_pattern(rewritten.s, 0, e);
+	x->counted = x->search ? compile_pattern(rewritten.s,
+					 PCRE2_ANCHORED | PCRE2_AUTO_CALLOUT, e)
 			       : NULL;
-	pcre2_code *same = x->search ? NULL : compile(regex, 0, &at);
-	if (at.code) /* (its place refers to the original pattern) */
-		*e = at;
-	pcre2_code_free(same);
+	pcre2_code *original =
+		x->search ? NULL : compile_pattern(regex, 0, &original_error);
+	if (original_error.code) /* (its message has offsets in the original pattern) */
+		*e = original_error;
+	pcre2_code_free(original);
 	if (!x->search || check_lookbehind(x->search, regex, e)) {
 		split_regex_close(x);
 		return NULL;
@@ -131,7 +136,7 @@ void split_regex_close(struct split_regex *x)
 	free(x);
 }
 
-/* Returns the length of the text without an incomplete last character. */
+/* Returns the length of text[0..n) without an incomplete last character. */
 static int64_t whole_characters(const char *text, int64_t n)
 {
 	uint32_t code;
@@ -165,7 +170,7 @@ static int run_pattern(struct split_regex *x, const pcre2_code *code,
 	return rc;
 }
 
-static int too_hard(const struct split_regex *x, struct err *e)
+static int reject_hard_pattern(const struct split_regex *x, struct err *e)
 {
 	err_set(e, EX_DATAERR,
 		"the pattern '%.60s' takes too many steps on this text: it tries the same characters "
@@ -181,14 +186,14 @@ static int match_counted(struct split_regex *x, const struct subject *t, int64_t
 	int64_t size = PIECE, begin;
 	uint32_t options = 0;
 	for (;;) {
-		x->at = 0;
+		x->last_position = 0;
 		x->allowed = ALL_STEPS + x->n_bytes * STEPS_PER_BYTE +
 			     min64(size, t->n - from) * STEPS_PER_OPEN_BYTE;
 		pcre2_set_match_limit(x->limits, UINT32_MAX);
 		int rc = run_pattern(x, x->counted, t, from, &size, options, &begin, end);
 		x->steps += 1 + size / BYTES_PER_STEP;
 		if (rc == PCRE2_ERROR_CALLOUT)
-			return too_hard(x, e);
+			return reject_hard_pattern(x, e);
 		if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !options)
 			options = PCRE2_NO_JIT;
 		else if (rc == PCRE2_ERROR_PARTIAL && from + size < t->n)
@@ -198,10 +203,10 @@ static int match_counted(struct split_regex *x, const struct subject *t, int64_t
 	}
 }
 
-/* Estimates the steps of a search that has `passed` bytes [from, from + n), or else of the last n
- * searches, which each matched where they began. */
-static int estimate(struct split_regex *x, const struct subject *t, int64_t from,
-	int64_t n, bool passed, struct err *e)
+/* Adds an estimate to x->steps, from one try: the steps of a search that `passed` bytes [from, from
+ * + n), or else the steps of the last n searches, which each matched where they began. */
+static int estimate_search_steps(struct split_regex *x, const struct subject *t,
+	int64_t from, int64_t n, bool passed, struct err *e)
 {
 	int64_t before = x->steps, end, at = from;
 	if (passed)
@@ -223,9 +228,10 @@ static int find_match(struct split_regex *x, const struct subject *t, int64_t fr
 		pcre2_set_match_limit(x->limits, STEPS);
 		int rc = run_pattern(x, x->search, t, from, &size, 0, begin, end);
 		int64_t passed = rc == PCRE2_ERROR_NOMATCH ? size : *begin - from;
-		if (passed ? estimate(x, t, from, passed, true, e)
+		if (passed ? estimate_search_steps(x, t, from, passed, true, e)
 			   : !(++x->n_words % WORDS_PER_TRY) &&
-					estimate(x, t, from, WORDS_PER_TRY, false, e))
+					estimate_search_steps(
+						x, t, from, WORDS_PER_TRY, false, e))
 			return PCRE2_ERROR_CALLOUT;
 		x->n_bytes += passed;
 		from += passed;

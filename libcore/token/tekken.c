@@ -1,5 +1,5 @@
 /* tekken.json of Mistral: special tokens, then tokens that merge in the order of their ids, as in
- * tiktoken. The file has more of the latter than the model, which uses only the first ones. */
+ * tiktoken. The file has more such tokens than the model, which uses only the first of them. */
 #include "token/vocab_internal.h"
 
 /* The special tokens of files that do not list them (up to version 7). */
@@ -14,14 +14,15 @@ static int64_t integer_field(const json_t *object, const char *key)
 	return json_is_integer(x) ? json_integer_value(x) : -1;
 }
 
-static int read_special(const json_t *list, int64_t n, struct vocab_builder *b,
+/* Adds n special tokens: listed ones or, without a list, usual ones, then fillers. */
+static int read_special_tokens(const json_t *list, int64_t n, struct vocab_builder *b,
 	struct bpe_rules *r, struct err *e)
 {
 	int64_t n_listed = list ? (int64_t)json_array_size(list)
 				: min64(n, ARRAY_LEN(usual_special));
 	if (n_listed > n)
 		return err_set(e, EX_DATAERR,
-			"lists %lld special tokens, the maximum is %lld",
+			"special_tokens lists %lld tokens, but default_num_special_tokens is %lld",
 			(long long)n_listed, (long long)n);
 	for (int64_t i = 0; i < n; i++) {
 		char filler[32];
@@ -35,7 +36,7 @@ static int read_special(const json_t *list, int64_t n, struct vocab_builder *b,
 			return err_set(e, EX_DATAERR,
 				"special token %lld has no token_str or a wrong rank",
 				(long long)i);
-		builder_add(b, (uint32_t)i, text, strlen(text));
+		vocab_builder_add(b, (uint32_t)i, text, strlen(text));
 		rules_add_token(r, (uint32_t)i, BPE_SPECIAL);
 	}
 	return 0;
@@ -53,9 +54,10 @@ int read_tekken(
 	if (!pattern || n_special < 0 || n <= n_special || n > MAX_VOCAB_IDS ||
 		(size_t)(n - n_special) > json_array_size(list))
 		return err_set(e, EX_DATAERR,
-			"not a tekken.json: the config has no pattern, default_vocab_size "
-			"and default_num_special_tokens, or the vocab is too short");
-	int rc = read_special(json_object_get(j, "special_tokens"), n_special, b, r, e);
+			"not a tekken.json: config lacks pattern, default_vocab_size or "
+			"default_num_special_tokens, or vocab is too short");
+	int rc = read_special_tokens(
+		json_object_get(j, "special_tokens"), n_special, b, r, e);
 	for (int64_t i = 0; i < n - n_special && !rc; i++) {
 		const json_t *x = json_array_get(list, (size_t)i);
 		const char *text = json_string_value(json_object_get(x, "token_bytes"));
@@ -67,7 +69,8 @@ int read_tekken(
 				"wrong rank",
 				(long long)i);
 		else
-			builder_add(b, (uint32_t)(n_special + i), bytes.s, bytes.len);
+			vocab_builder_add(
+				b, (uint32_t)(n_special + i), bytes.s, bytes.len);
 	}
 	const struct split_pattern *known = split_pattern_find(pattern);
 	r->pattern = xstrdup(known ? known->name : pattern);

@@ -38,7 +38,7 @@ enum normal_form {
 	NORMAL_NFKD,
 	N_NORMAL_FORMS
 };
-extern const char *const normal_forms[]; /* their names; terminated by NULL */
+extern const char *const normal_forms[]; /* names of the forms; NULL-terminated */
 /* Returns the maximum factor by which a text grows, in bytes. */
 int64_t normal_growth(enum normal_form form);
 
@@ -79,9 +79,9 @@ void splitter_close(struct splitter *s);
  */
 int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);
-/* Returns the last place where text[0..n), the beginning of a longer text, may be cut: between an
- * ASCII letter and a space, or between a single line feed after a visible character and a letter.
- * No word of a named pattern crosses such a place. 0: nowhere. */
+/* Returns the last offset at which text[0..n), the beginning of a longer text, may be cut: between
+ * an ASCII letter and a space, or between a single line feed after a visible character and a
+ * letter. No word of a named pattern crosses such an offset. 0: none. */
 int64_t split_cut(const char *text, int64_t n);
 
 /* ---- vocab.c: vocabularies and their files ---------------------------------------- */
@@ -108,7 +108,7 @@ struct bpe_rules {
 	/* Tokens that are found as literal text, not made by merges. */
 	struct bpe_added *added; /* [n_added] */
 	int64_t n_added;
-	uint32_t end_of_text; /* its id; BPE_NONE */
+	uint32_t end_of_text; /* id of the token that ends a text; BPE_NONE: none */
 	/* Each token is a character, and nothing else is set: the tokenizer is of kind char. */
 	bool characters;
 };
@@ -160,7 +160,7 @@ void byte_level_codes(uint32_t code[N_BYTES]);
 int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 	const struct bpe_model *model, const char *pattern, struct err *e);
 
-/* ---- bpe_write.c: their files ------------------------------------------------------ */
+/* ---- bpe_write.c: vocabulary files ------------------------------------------------- */
 
 /* Append vocab.json, merges.txt, a rank file of tiktoken, and tokenizer.json, which holds all
  * rules. Fail if the format cannot represent the vocabulary. */
@@ -170,7 +170,7 @@ bpe_write_fn bpe_write_vocab, bpe_write_merges, bpe_write_ranks, bpe_write_json;
 
 /* ---- bpe.c: tables; merge.c: a word; encode.c: text ------------------------------- */
 
-/* The tables to encode with. They borrow the vocabulary and the rules. */
+/* The tables for encoding. They borrow the vocabulary and the rules. */
 struct bpe;
 struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r,
 	struct err *e); /* NULL on error */
@@ -192,5 +192,5 @@ void encoder_allow_special(struct encoder *s, bool allowed);
  * text. `at`: offset of the text in a longer text, whose earlier changes are in *out. */
 int encoder_find_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e);
-/* Fails if the special tokens of these rules cannot be found in text. */
+/* Fails if a special token of these rules has BPE_STRIPS, and so cannot be found in text. */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);

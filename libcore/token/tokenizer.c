@@ -54,8 +54,6 @@ void tokenizer_free(struct tokenizer *t)
 	*t = (struct tokenizer){0};
 }
 
-/* ---- unknown kinds -------------------------------------------------------------------- */
-
 /* Shards of other programs may have other kinds, to train and decode with, but not to encode. */
 enum { MAX_NAME = 64 };
 
@@ -75,7 +73,8 @@ static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64
 {
 	(void)text, (void)n, (void) final, (void)out, (void)capacity;
 	*n_out = 0;
-	err_set(e, EX_DATAERR, "this program cannot encode with tokenizer '%s'",
+	err_set(e, EX_DATAERR,
+		"pt cannot encode with tokenizer '%s', only train and decode",
 		t->kind->name);
 	return TEXT_BAD(0);
 }
@@ -84,12 +83,11 @@ static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 {
 	size_t n = strlen(kind);
 	*t = (struct tokenizer){0};
-	bool good = n && n <= MAX_NAME;
-	for (size_t i = 0; i < n && good; i++) /* (messages print the name) */
-		good = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
-	if (!good)
-		return err_set(
-			e, EX_DATAERR, "the name of the kind of tokenizer is invalid");
+	bool is_valid = n && n <= MAX_NAME;
+	for (size_t i = 0; i < n && is_valid; i++) /* (messages print the name) */
+		is_valid = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
+	if (!is_valid)
+		return err_set(e, EX_DATAERR, "the tokenizer's kind has an invalid name");
 	struct foreign *f = xcalloc(1, sizeof(*f));
 	memcpy(f->name, kind, n);
 	f->kind = (struct tokenizer_kind){
@@ -112,13 +110,11 @@ int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e)
 	return 0;
 }
 
-/* Initializes a tokenizer of any kind, also an unknown one, whose vocabulary is read. */
+/* Initializes a tokenizer of any kind, known or not, before its vocabulary is read. */
 static int init_any(struct tokenizer *t, const char *kind, struct err *e)
 {
 	return find_kind(kind) ? tokenizer_init(t, kind, e) : init_foreign(t, kind, e);
 }
-
-/* ---- files and messages -------------------------------------------------------------- */
 
 struct tokenizer_attrs {
 	char *kind;
@@ -133,7 +129,7 @@ const struct h5_field tokenizer_fields[] = {
 	{0},
 };
 
-static const char path_chat[] = "/tokenizer/chat_template";
+static const char chat_template_path[] = "/tokenizer/chat_template";
 
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
 {
@@ -143,12 +139,14 @@ int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e)
 	if (h5_fields_write(f, "/tokenizer", tokenizer_fields, &a, e) ||
 		h5_put(f, "/tokenizer/offsets", H5_I64, 1, &n_offsets, v->offset, e) ||
 		h5_put(f, "/tokenizer/bytes", H5_U8, 1, &n_bytes, v->bytes, e) ||
-		(t->chat_template && h5_put_text(f, path_chat, t->chat_template, e)))
+		(t->chat_template &&
+			h5_put_text(f, chat_template_path, t->chat_template, e)))
 		return -1;
 	return t->kind->write ? t->kind->write(t, f, e) : 0;
 }
 
-static int check_vocab(const struct vocab *v, int64_t n_bytes)
+/* Returns -1 unless the offsets ascend from 0 to n_bytes. */
+static int check_offsets(const struct vocab *v, int64_t n_bytes)
 {
 	if (v->offset[0] != 0 || v->offset[v->n] != n_bytes)
 		return -1;
@@ -161,9 +159,9 @@ static int check_vocab(const struct vocab *v, int64_t n_bytes)
 static int read_chat_template(struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct str text = {0};
-	if (!h5_has(f, path_chat))
+	if (!h5_has(f, chat_template_path))
 		return 0;
-	int rc = h5_get_text(f, path_chat, &text, e);
+	int rc = h5_get_text(f, chat_template_path, &text, e);
 	t->chat_template = text.s;
 	return rc;
 }
@@ -187,7 +185,7 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 		    (void **)&t->vocab.offset, NULL, e) ||
 		h5_get(f, "/tokenizer/bytes", H5_U8, -1, MAX_VOCAB_BYTES,
 			(void **)&t->vocab.bytes, &n_bytes, e) ||
-		check_vocab(&t->vocab, n_bytes) || read_chat_template(t, f, e) ||
+		check_offsets(&t->vocab, n_bytes) || read_chat_template(t, f, e) ||
 		(t->kind->read && t->kind->read(t, f, e)) || t->kind->ready(t, e)) {
 		tokenizer_free(t);
 		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");
@@ -244,7 +242,7 @@ int64_t tokenizer_cut(
 {
 	enum { MAX_UTF8 = 4 };
 	int64_t n_tokens, first = n;
-	if (t) { /* words end at the same places wherever the encoding begins */
+	if (t) { /* words end at the same offsets wherever the encoding begins */
 		int64_t from = t->kind->cut ? t->kind->cut(t, text, n) : 0,
 			rest = n - from;
 		int64_t used = t->kind->encode(
@@ -268,8 +266,8 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 			(size_t)(v->offset[id + 1] - v->offset[id]));
 }
 
-/* Returns true if token i is byte i, for kind byte and for the bpe of its tokenizer.json. */
-static bool is_bytes(const struct tokenizer *t)
+/* Returns true if token i is byte i: kind byte, or the kind bpe that its tokenizer.json becomes. */
+static bool is_byte_tokenizer(const struct tokenizer *t)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
 	if (r && (r->n_merges || r->n_added || r->normalizer))
@@ -282,7 +280,7 @@ static bool is_bytes(const struct tokenizer *t)
 bool tokenizer_equal(const struct tokenizer *a, const struct tokenizer *b)
 {
 	scoped_str x = {0}, y = {0};
-	if (is_bytes(a) && is_bytes(b))
+	if (is_byte_tokenizer(a) && is_byte_tokenizer(b))
 		return true;
 	tokenizer_pack(a, &x);
 	tokenizer_pack(b, &y);

@@ -19,7 +19,7 @@ struct tokenizer;
 
 struct tokenizer_kind {
 	const char *name;
-	/* Called for all text if the vocabulary depends on it, before learn_end(); else NULL. */
+	/* Called for all text before learn_end(), if the vocabulary depends on it; else NULL. */
 	int64_t (*learn)(struct tokenizer *t, const char *text, int64_t n, bool final,
 		struct err *e);
 	int (*learn_end)(struct tokenizer *t, struct err *e);
@@ -29,9 +29,9 @@ struct tokenizer_kind {
 	int64_t (*encode)(const struct tokenizer *t, const char *text, int64_t n,
 		bool final, uint32_t *out, int64_t capacity, int64_t *n_out,
 		struct err *e);
-	/* Returns a late place where a word surely begins; 0, or NULL: unknown. */
+	/* Returns a late offset at which a word surely begins; 0, or no function: unknown. */
 	int64_t (*cut)(const struct tokenizer *t, const char *text, int64_t n);
-	/* Store and restore what the kind has besides the vocabulary; NULL if nothing. read() and
+	/* Write and read the kind's own state besides the vocabulary; NULL: no state. read() and
 	 * unpack() are called before ready(). */
 	int (*write)(const struct tokenizer *t, struct h5 *f, struct err *e);
 	int (*read)(struct tokenizer *t, struct h5 *f, struct err *e);
@@ -66,6 +66,7 @@ struct tokenizer_source {
 };
 
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
+/* Makes the tokenizer that s describes; a kind that learns still has no vocabulary. */
 int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);
 /* Makes a tokenizer of n tokens with unknown bytes, which cannot encode and decodes to nothing. */
 enum { MAX_VOCAB = 1 << 24 };
@@ -73,7 +74,7 @@ int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
-/* Serializes a tokenizer without its chat template to send it to another rank, and back. */
+/* Serializes a tokenizer, without its chat template, to send it to another rank, and back. */
 void tokenizer_pack(const struct tokenizer *t, struct str *out);
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
 /* Returns the maximum number of tokens of n bytes of text. */
@@ -87,7 +88,7 @@ int64_t tokenizer_cut(
 	const struct tokenizer *t, const char *text, int64_t n, struct err *e);
 /* Appends the bytes of a token; nothing for an id outside the vocabulary. */
 void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
-/* Returns true if both make the same tokens of every text, also if one is byte and one bpe. */
+/* Returns true if both make the same tokens of every text, even if their kinds differ. */
 bool tokenizer_equal(const struct tokenizer *a, const struct tokenizer *b);
 /* Returns the token at the end of a document; -1: none. */
 int64_t tokenizer_end_of_text(const struct tokenizer *t);
@@ -102,13 +103,13 @@ int tokenizer_write_json(const struct tokenizer *t, struct str *out, struct err 
 
 /* Returns the rules of a tokenizer; NULL: it is not of kind bpe, or not ready. */
 const struct bpe_rules *bpe_rules_of(const struct tokenizer *t);
-/* Reads the vocabulary and the rules of t. */
+/* Makes t of kind bpe (or char) from the vocabulary files of s. */
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e);
 /* Returns the name of the normalization form, "none" if there is none. */
 const char *tokenizer_normalizer(const struct tokenizer *t);
-/* As encoder_find_changes(). Tokenizers of other kinds do not change text. */
+/* Appends the changes of normalization to a whole text; only kind bpe makes any. */
 int tokenizer_find_changes(const struct tokenizer *t, const char *text, int64_t n,
 	int64_t at, struct text_changes *out, struct err *e);
-/* Makes the texts of special tokens become these tokens. */
+/* Makes encoding replace the text of a special token by that token. */
 int tokenizer_allow_special(struct tokenizer *t, struct err *e);

@@ -9,13 +9,14 @@ enum { MAX_MERGES = 1 << 24, MAX_ADDED = 1 << 20 };
 struct bpe_state {
 	struct bpe_rules rules;
 	struct bpe *bpe;
-	bool special;
+	bool special; /* text of special tokens becomes these tokens */
 	pthread_mutex_t lock;
 	struct encoder **idle; /* encoders that no thread uses */
 	int n_idle;
 };
 
-static struct bpe_state *state_of(struct tokenizer *t)
+/* Returns the state of t, which the first call allocates. */
+static struct bpe_state *get_state(struct tokenizer *t)
 {
 	if (!t->own) {
 		struct bpe_state *o = t->own = xcalloc(1, sizeof(*o));
@@ -31,7 +32,7 @@ const struct bpe_rules *bpe_rules_of(const struct tokenizer *t)
 						   : NULL;
 }
 
-static void release(struct tokenizer *t)
+static void release_bpe(struct tokenizer *t)
 {
 	struct bpe_state *o = t->own;
 	if (!o)
@@ -44,9 +45,9 @@ static void release(struct tokenizer *t)
 	pthread_mutex_destroy(&o->lock);
 }
 
-static int ready(struct tokenizer *t, struct err *e)
+static int ready_bpe(struct tokenizer *t, struct err *e)
 {
-	struct bpe_state *o = state_of(t);
+	struct bpe_state *o = get_state(t);
 	o->bpe = bpe_open(&t->vocab, &o->rules, e);
 	return o->bpe ? 0 : -1;
 }
@@ -54,11 +55,11 @@ static int ready(struct tokenizer *t, struct err *e)
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e)
 {
-	struct bpe_state *o = state_of(t);
+	struct bpe_state *o = get_state(t);
 	if (bpe_read(&t->vocab, &o->rules, s->vocab_files, model, s->pattern, e))
 		return -1;
 	if (o->rules.characters) {
-		release(t);
+		release_bpe(t);
 		free(t->own);
 		t->own = NULL;
 		t->kind = &tokenizer_char;
@@ -78,8 +79,7 @@ int tokenizer_allow_special(struct tokenizer *t, struct err *e)
 	return bpe_check_special(&t->vocab, r, e);
 }
 
-/* ---- encoding -------------------------------------------------------------------- */
-
+/* Returns an idle encoder, or a new one; return_encoder() makes it idle again. */
 static struct encoder *borrow_encoder(struct bpe_state *o, struct err *e)
 {
 	struct encoder *s = NULL;
@@ -102,8 +102,8 @@ static void return_encoder(struct bpe_state *o, struct encoder *s)
 	pthread_mutex_unlock(&o->lock);
 }
 
-static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
+static int64_t encode_bpe(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	struct bpe_state *o = t->own;
 	struct encoder *s = borrow_encoder(o, e);
@@ -140,20 +140,18 @@ int tokenizer_find_changes(const struct tokenizer *t, const char *text, int64_t 
 	return rc;
 }
 
-/* Cuts by split_cut(), unless there are tokens to find in text, which may contain word ends. */
-static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
+/* Returns split_cut(), or 0 if tokens are found in text, since those may contain word ends. */
+static int64_t cut_bpe(const struct tokenizer *t, const char *text, int64_t n)
 {
 	const struct bpe_state *o = t->own;
 	for (int64_t i = 0; i < o->rules.n_added; i++)
 		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
 			return 0;
 	struct err e = {0};
-	if (o->rules.normalizer) /* (the encoder, too, stops there) */
+	if (o->rules.normalizer) /* (the encoder also stops at this cut) */
 		n = find_normal_cut(normal_table(o->rules.normalizer), text, n, &e);
 	return split_pattern_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
-
-/* ---- the rules in a file --------------------------------------------------------- */
 
 static const char path_merges[] = "/tokenizer/merges", path_added[] = "/tokenizer/added";
 
@@ -192,7 +190,7 @@ static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
 	return rc ? -1 : 0;
 }
 
-static int find_normalizer(const char *name, enum normal_form *form, struct err *e)
+static int parse_normalizer(const char *name, enum normal_form *form, struct err *e)
 {
 	int i = NORMAL_NFC;
 	while (normal_forms[i] && strcmp(normal_forms[i], name) != 0)
@@ -205,11 +203,11 @@ static int find_normalizer(const char *name, enum normal_form *form, struct err 
 
 static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 {
-	struct bpe_rules *r = &state_of(t)->rules;
+	struct bpe_rules *r = &get_state(t)->rules;
 	struct attrs a = {0};
 	int64_t n_merges = 0, n_added = 0;
 	int rc = h5_fields_read(f, "/tokenizer", bpe_fields, &a, e);
-	rc = rc || (a.normalizer && find_normalizer(a.normalizer, &r->normalizer, e));
+	rc = rc || (a.normalizer && parse_normalizer(a.normalizer, &r->normalizer, e));
 	free(a.normalizer);
 	r->pattern = a.pattern;
 	r->n_ranked = a.ranked;
@@ -231,9 +229,7 @@ static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 	return 0;
 }
 
-/* ---- the rules in memory --------------------------------------------------------- */
-
-static void pack(const struct tokenizer *t, struct str *out)
+static void pack_rules(const struct tokenizer *t, struct str *out)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
 	const int64_t numbers[] = {r->n_merges, r->n_ranked,
@@ -251,9 +247,9 @@ static void *copy_bytes(const char *p, size_t n_bytes)
 	return copy;
 }
 
-static void unpack(struct tokenizer *t, const char *p)
+static void unpack_rules(struct tokenizer *t, const char *p)
 {
-	struct bpe_rules *r = &state_of(t)->rules;
+	struct bpe_rules *r = &get_state(t)->rules;
 	int64_t numbers[5];
 	r->pattern = xstrdup(p);
 	p += strlen(p) + 1;
@@ -270,12 +266,12 @@ static void unpack(struct tokenizer *t, const char *p)
 
 const struct tokenizer_kind tokenizer_bpe = {
 	.name = "bpe",
-	.ready = ready,
-	.encode = encode,
-	.cut = cut,
+	.ready = ready_bpe,
+	.encode = encode_bpe,
+	.cut = cut_bpe,
 	.write = write_rules,
 	.read = read_rules,
-	.pack = pack,
-	.unpack = unpack,
-	.release = release,
+	.pack = pack_rules,
+	.unpack = unpack_rules,
+	.release = release_bpe,
 };

@@ -1,34 +1,36 @@
 /* The byte tokenizer: token i is byte i. */
 #include "token/tokenizer.h"
 
-static int learn_end(struct tokenizer *t, struct err *e)
+static int make_byte_vocab(struct tokenizer *t, struct err *e)
 {
 	(void)e;
-	t->vocab.n = 256;
-	t->vocab.bytes = xmalloc(256);
-	t->vocab.offset = xmalloc(257 * sizeof(int64_t));
-	for (int i = 0; i <= 256; i++)
+	t->vocab.n = N_BYTES;
+	t->vocab.bytes = xmalloc(N_BYTES);
+	t->vocab.offset = xmalloc((N_BYTES + 1) * sizeof(int64_t));
+	for (int i = 0; i <= N_BYTES; i++)
 		t->vocab.offset[i] = i;
-	for (int i = 0; i < 256; i++)
+	for (int i = 0; i < N_BYTES; i++)
 		t->vocab.bytes[i] = (uint8_t)i;
 	return 0;
 }
 
-static int ready(struct tokenizer *t, struct err *e)
+static int check_byte_vocab(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
-	if (v->n != 256)
-		return err_set(e, EX_DATAERR, "a byte vocabulary of %lld tokens, not 256",
+	if (v->n != N_BYTES)
+		return err_set(e, EX_DATAERR,
+			"a byte vocabulary must have 256 tokens, not %lld",
 			(long long)v->n);
-	for (int i = 0; i < 256; i++)
+	for (int i = 0; i < N_BYTES; i++)
 		if (v->offset[i] != i || v->offset[i + 1] != i + 1 || v->bytes[i] != i)
 			return err_set(e, EX_DATAERR,
-				"a byte vocabulary whose token %d is not that byte", i);
+				"token %d of the byte vocabulary is not the byte of that number",
+				i);
 	return 0;
 }
 
-static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
+static int64_t encode_bytes(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	(void)t, (void) final, (void)e;
 	n = min64(n, capacity);
@@ -40,7 +42,7 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 
 const struct tokenizer_kind tokenizer_byte = {
 	.name = "byte",
-	.learn_end = learn_end,
-	.ready = ready,
-	.encode = encode,
+	.learn_end = make_byte_vocab,
+	.ready = check_byte_vocab,
+	.encode = encode_bytes,
 };

@@ -5,43 +5,43 @@
 
 #define ABSENT UINT32_MAX
 
-static int64_t not_utf8(int64_t at, struct err *e)
+static int64_t report_not_utf8(int64_t at, struct err *e)
 {
 	err_set(e, EX_DATAERR, "not UTF-8%s", advice_on(ADVICE_NOT_UTF8));
 	return TEXT_BAD(at);
 }
 
-/* Returns a table with the complement of each character's token, so that zero means ABSENT and few
- * pages of it are ever touched. While learning, it has 1 for characters that occurred. */
-static uint32_t *table_of(struct tokenizer *t)
+/* Returns the table [code point] of complements of token ids, allocated by the first call. Zero is
+ * ABSENT, so that few pages are touched. While learning: 1 for characters that occurred. */
+static uint32_t *char_table(struct tokenizer *t)
 {
 	if (!t->own)
 		t->own = xcalloc(CODE_POINTS, sizeof(uint32_t));
 	return t->own;
 }
 
-static inline uint32_t id_of(const uint32_t *table, uint32_t c)
+static inline uint32_t char_id(const uint32_t *table, uint32_t c)
 {
 	return ~table[c];
 }
 
-/* Reads a character of text[0..n). Returns its length; 0: it is incomplete; -1: not UTF-8. */
+/* Reads the first character of text[0..n). Returns its length; 0: incomplete; -1: not UTF-8. */
 static inline int next_char(const char *text, int64_t n, uint32_t *c)
 {
 	*c = (uint8_t)*text;
 	return *c < 0x80 ? 1 : utf8_decode(text, n, c);
 }
 
-static int64_t learn(
+static int64_t mark_chars(
 	struct tokenizer *t, const char *text, int64_t n, bool final, struct err *e)
 {
-	uint32_t *seen = table_of(t);
+	uint32_t *seen = char_table(t);
 	int64_t i = 0;
 	for (int len; i < n; i += len) {
 		uint32_t c;
 		len = next_char(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
-			return not_utf8(i, e);
+			return report_not_utf8(i, e);
 		if (len == 0)
 			break;
 		seen[c] = 1;
@@ -49,9 +49,9 @@ static int64_t learn(
 	return i;
 }
 
-static int learn_end(struct tokenizer *t, struct err *e)
+static int number_chars(struct tokenizer *t, struct err *e)
 {
-	uint32_t *table = table_of(t);
+	uint32_t *table = char_table(t);
 	int64_t n = 0;
 	for (uint32_t c = 0; c < CODE_POINTS; c++)
 		n += table[c];
@@ -70,10 +70,10 @@ static int learn_end(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-static int ready(struct tokenizer *t, struct err *e)
+static int index_chars(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
-	uint32_t *table = table_of(t);
+	uint32_t *table = char_table(t);
 	for (int64_t i = 0; i < v->n; i++) {
 		uint32_t c;
 		int64_t len = v->offset[i + 1] - v->offset[i];
@@ -86,8 +86,8 @@ static int ready(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
+static int64_t encode_chars(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	const uint32_t *table = t->own;
 	int64_t i = 0, k = 0;
@@ -95,10 +95,10 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 		uint32_t c;
 		len = next_char(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))
-			return not_utf8(i, e);
+			return report_not_utf8(i, e);
 		if (len == 0)
 			break;
-		uint32_t id = id_of(table, c);
+		uint32_t id = char_id(table, c);
 		if (id == ABSENT) {
 			err_set(e, EX_DATAERR,
 				"the vocabulary has no character '%.*s' (U+%04X)", len,
@@ -114,8 +114,8 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 
 const struct tokenizer_kind tokenizer_char = {
 	.name = "char",
-	.learn = learn,
-	.learn_end = learn_end,
-	.ready = ready,
-	.encode = encode,
+	.learn = mark_chars,
+	.learn_end = number_chars,
+	.ready = index_chars,
+	.encode = encode_chars,
 };

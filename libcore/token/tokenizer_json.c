@@ -6,27 +6,26 @@
 
 #include <ctype.h>
 
-static const char *type_of(const json_t *o)
+static const char *type_field(const json_t *o)
 {
 	const char *type = json_string_value(json_object_get(o, "type"));
 	return type ? type : "none";
 }
 
-static int unsupported(const char *what, const char *which, struct err *e)
+static int reject_feature(const char *what, const char *which, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported", what, which);
 }
 
-/* Rejects another kind of tokenizer. */
+/* Rejects a kind of tokenizer that pt does not support. */
 static int reject_kind(const char *what, const char *which, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported%s", what, which,
 		advice_on(ADVICE_TOKENIZER));
 }
 
-/* ---- the model ------------------------------------------------------------------- */
-
-static bool is_empty(const json_t *x)
+/* Returns true if an option is missing, null, false, "" or 0. */
+static bool is_unset(const json_t *x)
 {
 	return !x || json_is_null(x) || json_is_false(x) ||
 	       (json_is_string(x) && !*json_string_value(x)) ||
@@ -35,16 +34,16 @@ static bool is_empty(const json_t *x)
 
 static int check_model(const json_t *model, struct err *e)
 {
-	static const char *const no[] = {"dropout", "continuing_subword_prefix",
-		"end_of_word_suffix", "byte_fallback", NULL};
+	static const char *const unsupported_keys[] = {"dropout",
+		"continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", NULL};
 	if (!json_is_object(model))
 		return err_set(e, EX_DATAERR,
 			"neither a tokenizer.json nor a tekken.json: it has no model");
-	if (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0)
-		return reject_kind("the model", type_of(model), e);
-	for (int i = 0; no[i]; i++)
-		if (!is_empty(json_object_get(model, no[i])))
-			return reject_kind("the model's", no[i], e);
+	if (json_object_get(model, "type") && strcmp(type_field(model), "BPE") != 0)
+		return reject_kind("the model", type_field(model), e);
+	for (int i = 0; unsupported_keys[i]; i++)
+		if (!is_unset(json_object_get(model, unsupported_keys[i])))
+			return reject_kind("the model's", unsupported_keys[i], e);
 	if (!json_is_object(json_object_get(model, "vocab")) ||
 		!json_is_array(json_object_get(model, "merges")))
 		return err_set(e, EX_DATAERR, "the model has no vocab or no merges");
@@ -67,8 +66,8 @@ static int read_merge(
 		}
 	}
 	return left && right && *left && *right && json_array_size(merge) % 2 == 0
-		       ? byte_level_merge(vocab, left, right, r, e)
-		       : err_set(e, EX_DATAERR, "not two tokens");
+		       ? read_byte_level_merge(vocab, left, right, r, e)
+		       : err_set(e, EX_DATAERR, "a merge must be two tokens");
 }
 
 static int read_model(const json_t *model, const json_t *skip, struct vocab_builder *b,
@@ -76,7 +75,7 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 {
 	const json_t *vocab = json_object_get(model, "vocab");
 	const json_t *merges = json_object_get(model, "merges");
-	if (byte_level_vocab(vocab, skip, b, e))
+	if (read_byte_level_vocab(vocab, skip, b, e))
 		return -1;
 	r->whole_words = json_is_true(json_object_get(model, "ignore_merges"));
 	for (size_t i = 0; i < json_array_size(merges); i++)
@@ -86,7 +85,8 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 	bool bytes = true;
 	for (int64_t i = r->n_added; i < b->n; i++)
 		bytes &= b->items[i].len == 1;
-	return r->n_merges || bytes ? 0 : err_set(e, EX_DATAERR, "has no merges");
+	return r->n_merges || bytes ? 0
+				    : err_set(e, EX_DATAERR, "the model has no merges");
 }
 
 /* ---- added tokens ---------------------------------------------------------------- */
@@ -134,7 +134,7 @@ static int normalize_added(enum normal_form form, const json_t *vocab, json_t *s
 	return rc;
 }
 
-/* Adds an added token, and its text to `skip`. */
+/* Adds an added token to the vocabulary and the rules, and its text to `skip`. */
 static int read_added(const json_t *token, const json_t *vocab, struct vocab_builder *b,
 	struct bpe_rules *r, json_t *skip, struct err *e)
 {
@@ -169,7 +169,7 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 		normalize_added(r->normalizer, vocab, skip, text, &bytes, e))
 		return -1;
 	json_object_set_new(skip, text, json_true());
-	builder_add(b, (uint32_t)id, bytes.s, bytes.len);
+	vocab_builder_add(b, (uint32_t)id, bytes.s, bytes.len);
 	rules_add_token(r, (uint32_t)id, flags);
 	return 0;
 }
@@ -179,43 +179,44 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 /* Reads the normalizer. In a Sequence, the last form applies, compatible if any form is. */
 static int read_normalizer(const json_t *n, struct bpe_rules *r, struct err *e)
 {
-	const json_t *all = json_object_get(n, "normalizers");
+	const json_t *list = json_object_get(n, "normalizers");
 	int form = 0;
 	if (!n || json_is_null(n))
 		return 0;
-	if (!strcmp(type_of(n), "Sequence")) {
-		for (size_t i = 0; i < json_array_size(all); i++)
-			if (read_normalizer(json_array_get(all, i), r, e))
+	if (!strcmp(type_field(n), "Sequence")) {
+		for (size_t i = 0; i < json_array_size(list); i++)
+			if (read_normalizer(json_array_get(list, i), r, e))
 				return -1;
 		return 0;
 	}
-	while (normal_forms[form] && strcmp(normal_forms[form], type_of(n)) != 0)
+	while (normal_forms[form] && strcmp(normal_forms[form], type_field(n)) != 0)
 		form++;
 	if (form == NORMAL_NONE || !normal_forms[form])
-		return unsupported("the normalizer", type_of(n), e);
+		return reject_feature("the normalizer", type_field(n), e);
 	bool compatible = r->normalizer >= NORMAL_NFKC && form < NORMAL_NFKC;
 	r->normalizer = (enum normal_form)(compatible ? form + 2 : form);
 	return 0;
 }
 
+/* Appends a line with a pattern, or the name of an equal known pattern, to r->pattern. */
 static void add_pattern(struct bpe_rules *r, const char *pattern)
 {
-	struct str all = {0};
+	struct str patterns = {0};
 	const struct split_pattern *known = split_pattern_find(pattern);
 	if (r->pattern)
-		str_printf(&all, "%s\n", r->pattern);
-	str_puts(&all, known ? known->name : pattern);
+		str_printf(&patterns, "%s\n", r->pattern);
+	str_puts(&patterns, known ? known->name : pattern);
 	free(r->pattern);
-	r->pattern = all.s;
+	r->pattern = patterns.s;
 }
 
 /* Appends the regular expression of a Split, for PCRE2. */
-static int split_regex(const json_t *pattern, struct str *out, struct err *e)
+static int append_split_regex(const json_t *pattern, struct str *out, struct err *e)
 {
 	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
 	const char *text = json_string_value(json_object_get(pattern, "String"));
 	if (!regex && (!text || !*text))
-		return unsupported("the pre-tokenizer", "Split without a pattern", e);
+		return reject_feature("the pre-tokenizer", "Split without a pattern", e);
 	if (!regex)
 		for (; *text; text++) {
 			if (*text == '\n' || *text == '\r')
@@ -238,16 +239,16 @@ static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 	const char *behavior = json_string_value(json_object_get(s, "behavior"));
 	scoped_str regex = {0};
 	int rc = 0;
-	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e))
-		return e->code ? -1 : unsupported("the pre-tokenizer", "Split", e);
-	/* (the words of a known pattern cover the text: nothing is removed) */
-	bool all = split_pattern_find(regex.s) &&
-		   json_is_true(json_object_get(s, "invert")) &&
-		   !strcmp(behavior, "Removed");
-	if (all || !strcmp(behavior, "Isolated"))
+	if (!behavior || append_split_regex(json_object_get(s, "pattern"), &regex, e))
+		return e->code ? -1 : reject_feature("the pre-tokenizer", "Split", e);
+	/* (the words of a known pattern cover the text: Removed and invert remove nothing) */
+	bool covers_text = split_pattern_find(regex.s) &&
+			   json_is_true(json_object_get(s, "invert")) &&
+			   !strcmp(behavior, "Removed");
+	if (covers_text || !strcmp(behavior, "Isolated"))
 		add_pattern(r, regex.s);
 	else
-		rc = unsupported("the behavior of Split", behavior, e);
+		rc = reject_feature("the behavior of Split", behavior, e);
 	return rc;
 }
 
@@ -264,7 +265,7 @@ static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 	const char *behavior = json_string_value(json_object_get(p, "behavior"));
 	bool run = behavior && !strcmp(behavior, "Contiguous");
 	if (behavior && !run && strcmp(behavior, "Isolated") != 0)
-		return unsupported("the behavior of Punctuation", behavior, e);
+		return reject_feature("the behavior of Punctuation", behavior, e);
 	/* (including the ASCII characters that are symbols in Unicode) */
 	add_pattern(r, run ? "[\\p{P}$+<=>^`|~]+" : "[\\p{P}$+<=>^`|~]");
 	return 0;
@@ -273,11 +274,11 @@ static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 static int read_byte_level(const json_t *b, struct bpe_rules *r, struct err *e)
 {
 	if (json_is_true(json_object_get(b, "add_prefix_space")))
-		return unsupported("the pre-tokenizer's", "add_prefix_space", e);
+		return reject_feature("the pre-tokenizer's", "add_prefix_space", e);
 	if (!json_is_false(json_object_get(b, "use_regex")))
 		add_pattern(r, "gpt2");
 	return r->pattern ? 0
-			  : unsupported("the pre-tokenizer",
+			  : reject_feature("the pre-tokenizer",
 				    "ByteLevel without a pattern", e);
 }
 
@@ -291,49 +292,47 @@ static const struct {
 	{"ByteLevel", read_byte_level},
 };
 
-static int read_pre_tokenizer_part(const json_t *x, struct bpe_rules *r, struct err *e)
+static int read_one_pre_tokenizer(const json_t *x, struct bpe_rules *r, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(pre_tokenizers); i++)
-		if (!strcmp(type_of(x), pre_tokenizers[i].type))
+		if (!strcmp(type_field(x), pre_tokenizers[i].type))
 			return pre_tokenizers[i].read(x, r, e);
-	return unsupported("the pre-tokenizer", type_of(x), e);
+	return reject_feature("the pre-tokenizer", type_field(x), e);
 }
 
 /* Reads the pre-tokenizers. ByteLevel must be the last: it replaces bytes by other characters. */
 static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *e)
 {
-	bool is_list = !strcmp(type_of(p), "Sequence"), bytes = false;
+	bool is_list = !strcmp(type_field(p), "Sequence"), bytes = false;
 	const json_t *list = json_object_get(p, "pretokenizers");
 	size_t n = is_list ? json_array_size(list) : 1;
 	for (size_t i = 0; i < n; i++) {
 		const json_t *x = is_list ? json_array_get(list, i) : p;
 		if (bytes)
-			return unsupported(
-				"after ByteLevel, the pre-tokenizer", type_of(x), e);
-		if (read_pre_tokenizer_part(x, r, e))
+			return reject_feature(
+				"after ByteLevel, the pre-tokenizer", type_field(x), e);
+		if (read_one_pre_tokenizer(x, r, e))
 			return -1;
-		bytes = !strcmp(type_of(x), "ByteLevel");
+		bytes = !strcmp(type_field(x), "ByteLevel");
 	}
 	return bytes ? 0
 		     : err_set(e, EX_DATAERR,
 			       "a pre-tokenizer without ByteLevel is not supported");
 }
 
-/* ---- the file -------------------------------------------------------------------- */
-
 /* Returns true for a vocabulary of characters, as bpe_write.c writes it: no splits, no merges. */
-static bool is_characters(const json_t *j)
+static bool is_char_vocab(const json_t *j)
 {
 	const json_t *model = json_object_get(j, "model");
 	const json_t *merges = json_object_get(model, "merges");
-	return is_empty(json_object_get(j, "pre_tokenizer")) &&
-	       is_empty(json_object_get(j, "normalizer")) &&
+	return is_unset(json_object_get(j, "pre_tokenizer")) &&
+	       is_unset(json_object_get(j, "normalizer")) &&
 	       !json_array_size(json_object_get(j, "added_tokens")) &&
-	       !strcmp(type_of(json_object_get(j, "decoder")), "Fuse") &&
+	       !strcmp(type_field(json_object_get(j, "decoder")), "Fuse") &&
 	       json_is_array(merges) && !json_array_size(merges);
 }
 
-static int read_characters(
+static int read_char_vocab(
 	const json_t *model, struct vocab_builder *b, struct bpe_rules *r, struct err *e)
 {
 	const char *text;
@@ -347,7 +346,7 @@ static int read_characters(
 		if (i < 0 || i >= MAX_VOCAB_IDS)
 			return err_set(
 				e, EX_DATAERR, "token '%.60s' has no valid id", text);
-		builder_add(b, (uint32_t)i, text, strlen(text));
+		vocab_builder_add(b, (uint32_t)i, text, strlen(text));
 	}
 	return 0;
 }
@@ -356,15 +355,15 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 	struct bpe_rules *r, struct err *e)
 {
 	struct vocab_builder b = {0};
-	json_t *j = vocab_json(text, path, e), *skip = json_object();
+	json_t *j = parse_vocab_json(text, path, e), *skip = json_object();
 	const json_t *model = json_object_get(j, "model");
 	const json_t *added = json_object_get(j, "added_tokens");
 	const json_t *vocab = json_object_get(model, "vocab");
 	int rc = !j;
-	if (json_is_array(json_object_get(j, "vocab")) || is_characters(j)) {
-		rc = (is_characters(j) ? read_characters(model, &b, r, e)
+	if (json_is_array(json_object_get(j, "vocab")) || is_char_vocab(j)) {
+		rc = (is_char_vocab(j) ? read_char_vocab(model, &b, r, e)
 				       : read_tekken(j, &b, r, e)) ||
-		     builder_end(&b, INT64_MAX, v, e);
+		     vocab_builder_finish(&b, INT64_MAX, v, e);
 		if (rc)
 			err_prefix(e, "%s: ", path);
 	} else if (!rc) {
@@ -374,11 +373,11 @@ int read_tokenizer_json(const struct str *text, const char *path, struct vocab *
 		for (size_t i = 0; !rc && i < json_array_size(added); i++)
 			rc = read_added(json_array_get(added, i), vocab, &b, r, skip, e);
 		rc = rc || read_model(model, skip, &b, r, e) ||
-		     builder_end(&b, b.n - r->n_added, v, e);
+		     vocab_builder_finish(&b, b.n - r->n_added, v, e);
 		if (rc)
 			err_prefix(e, "%s: ", path);
 	}
-	builder_free(&b);
+	vocab_builder_release(&b);
 	json_decref(skip);
 	json_decref(j);
 	return rc ? -1 : 0;

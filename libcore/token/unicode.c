@@ -8,7 +8,7 @@ enum { ALPHABETIC = 1, LOWERCASE = 2, UPPERCASE = 4 }; /* the flags of unicode.p
 static uint16_t kinds[CODE_POINTS];
 static uint8_t classes[CODE_POINTS];
 
-static int class_of(const char *category)
+static int category_class(const char *category)
 {
 	switch (*category) {
 	case 'Z':
@@ -25,36 +25,37 @@ static int class_of(const char *category)
 	return CHAR_OTHER;
 }
 
-static void expand(void)
+static void fill_tables(void)
 {
 	for (int i = 0; i < unicode_n_runs; i++) {
 		uint32_t end =
 			i + 1 < unicode_n_runs ? unicode_runs[i + 1] >> 11 : CODE_POINTS;
 		uint16_t kind = unicode_kinds[unicode_runs[i] & 0x7ff];
-		int class = class_of(unicode_categories[kind & 31]);
+		int class = category_class(unicode_categories[kind & 31]);
 		for (uint32_t c = unicode_runs[i] >> 11; c < end; c++) {
 			kinds[c] = kind;
 			classes[c] = (uint8_t) class;
 		}
 	}
-	/* White_Space, which is more than the categories Z */
+	/* the property White_Space has more characters than the categories Z */
 	memset(&classes['\t'], CHAR_SPACE, '\r' - '\t' + 1);
 	classes[0x85] = CHAR_SPACE;
 }
 
-static void expand_once(void)
+static void fill_tables_once(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, expand);
+	pthread_once(&once, fill_tables);
 }
 
 const uint8_t *char_classes(void)
 {
-	expand_once();
+	fill_tables_once();
 	return classes;
 }
 
-static bool is_category(const char *category, const char *name)
+/* Returns true if a category is the named one, or in it: L contains Lu, and L& the cased ones. */
+static bool category_matches(const char *category, const char *name)
 {
 	if (!strcmp(name, "L&"))
 		return category[0] == 'L' && strchr("lut", category[1]);
@@ -72,15 +73,15 @@ bool unicode_property(const char *name, bool has[CODE_POINTS])
 	  *row = rows;
 	bool wanted[32] = {0}, known = false;
 	int script = 0;
-	expand_once();
+	fill_tables_once();
 	while (strcmp(row->name, name) != 0)
 		row++;
 	while (script < unicode_n_scripts && strcmp(unicode_scripts[script], name) != 0)
 		script++;
 	for (int i = 0; i < unicode_n_categories; i++)
 		for (int k = 0; k < 2 && row->categories[k]; k++)
-			wanted[i] |=
-				is_category(unicode_categories[i], row->categories[k]);
+			wanted[i] |= category_matches(
+				unicode_categories[i], row->categories[k]);
 	for (uint32_t c = 0; c < CODE_POINTS; c++) {
 		has[c] = wanted[kinds[c] & 31] || kinds[c] >> 13 & row->flag ||
 			 (kinds[c] >> 5 & 255) == script;

@@ -1,4 +1,4 @@
-/* The version of Unicode depends on the version of PCRE2. If our table has a property, the
+/* Makes properties independent of PCRE2's version of Unicode. If our table has a property, the
  * characters that PCRE2 lacks are added to the class as ranges. If PCRE2 has characters that our
  * table lacks, the whole property is written as ranges, which is slow. */
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -12,8 +12,8 @@ static bool is_surrogate(uint32_t c) /* (valid text has none) */
 	return c >= 0xd800 && c < 0xe000;
 }
 
-/* Sets has[code] for the characters of \p{...} in this PCRE2, which may not know it. */
-static void members_of(const char *item, bool has[CODE_POINTS])
+/* Sets has[code] for the characters that match `item`, \p{...}, in this PCRE2; none if unknown. */
+static void find_pcre2_members(const char *item, bool has[CODE_POINTS])
 {
 	scoped_str text = {0};
 	uint8_t bytes[4];
@@ -41,8 +41,8 @@ static void members_of(const char *item, bool has[CODE_POINTS])
 	pcre2_code_free(x);
 }
 
-/* Appends the characters that are in `in` and not in `out_of`, as ranges of a class. */
-static void put_ranges(const bool *in, const bool *out_of, struct str *out)
+/* Appends the characters in set `in` but not in set `out_of`, as ranges of a class. */
+static void append_ranges(const bool *in, const bool *out_of, struct str *out)
 {
 	for (uint32_t c = 0, n; c < CODE_POINTS; c += n + 1) {
 		for (n = 0; c + n < CODE_POINTS && in[c + n] && !out_of[c + n];)
@@ -53,33 +53,33 @@ static void put_ranges(const bool *in, const bool *out_of, struct str *out)
 	}
 }
 
-/* Appends \p{text}, or \P{text} if `opposite`, as part of a class. */
-static void make_property(const char *text, bool opposite, struct str *out)
+/* Appends \p{text}, or \P{text} if `opposite`, as part of a class; slow. */
+static void write_property(const char *text, bool opposite, struct str *out)
 {
 	enum { OURS, THEIRS, NONE, N_SETS };
-	bool(*has)[CODE_POINTS] = xcalloc(N_SETS, sizeof(*has)), more = false;
+	bool(*has)[CODE_POINTS] = xcalloc(N_SETS, sizeof(*has)), pcre2_has_more = false;
 	const char *script = strpbrk(text, ":=");
 	bool known = unicode_property(script ? script + 1 : text, has[OURS]);
 	scoped_ptr char *item = text_printf("\\p{%s}", text);
 	if (known)
-		members_of(item, has[THEIRS]);
+		find_pcre2_members(item, has[THEIRS]);
 	for (uint32_t c = 0; known && c < CODE_POINTS; c++) {
 		/* (without sc: PCRE2 includes characters that scripts share) */
 		has[OURS][c] |= !script && text[1] && text[2] && has[THEIRS][c];
 		has[OURS][c] = has[OURS][c] != opposite && !is_surrogate(c);
 		has[THEIRS][c] = has[THEIRS][c] != opposite;
-		more |= has[THEIRS][c] && !has[OURS][c] && !is_surrogate(c);
+		pcre2_has_more |= has[THEIRS][c] && !has[OURS][c] && !is_surrogate(c);
 	}
 	item[1] = opposite ? 'P' : 'p';
-	if (!more)
+	if (!pcre2_has_more)
 		str_puts(out, item);
 	if (known)
-		put_ranges(has[OURS], has[more ? NONE : THEIRS], out);
+		append_ranges(has[OURS], has[pcre2_has_more ? NONE : THEIRS], out);
 	free(has);
 }
 
-/* As make_property(), with a cache for all patterns and threads. */
-static void put_property(const char *text, bool opposite, struct str *out)
+/* Appends \p{text} as write_property() does, from a cache for all patterns and threads. */
+static void append_property(const char *text, bool opposite, struct str *out)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct strs known; /* names, each followed by its text */
@@ -90,7 +90,7 @@ static void put_property(const char *text, bool opposite, struct str *out)
 	while (i < known.n && strcmp(known.v[i], key) != 0)
 		i += 2;
 	if (i == known.n) {
-		make_property(text, opposite, &made);
+		write_property(text, opposite, &made);
 		strs_add(&known, key);
 		strs_add(&known, made.s);
 	}
@@ -98,8 +98,8 @@ static void put_property(const char *text, bool opposite, struct str *out)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Rewrites the escape sequence at p, after its backslash. Returns its end. */
-static const char *put_escape(const char *p, bool in_class, struct str *out)
+/* Appends the escape sequence at p, after its backslash, rewritten. Returns its end. */
+static const char *rewrite_escape(const char *p, bool in_class, struct str *out)
 {
 	int brace = *p && p[1] == '{';
 	const char *end = brace ? strchr(p, '}') : *p && p[1] ? p + 1 : NULL;
@@ -120,9 +120,9 @@ static const char *put_escape(const char *p, bool in_class, struct str *out)
 	bool caret = *name.s == '^';
 	if (!in_class)
 		str_puts(out, opposite != caret ? "[^" : "[");
-	put_property(name.s + caret, in_class && opposite != caret, out);
+	append_property(name.s + caret, in_class && opposite != caret, out);
 	if (word) {
-		put_property("N", false, out);
+		append_property("N", false, out);
 		str_putc(out, '_');
 	}
 	if (!in_class)
@@ -142,7 +142,7 @@ void unicode_regex(const char *regex, struct str *out)
 		if (quoted)
 			n = (size_t)(quoted + 2 - p);
 		else if (*p == '\\') {
-			p = put_escape(p + 1, in_class, out);
+			p = rewrite_escape(p + 1, in_class, out);
 			continue;
 		} else if (posix)
 			n = (size_t)(posix + 2 - p);

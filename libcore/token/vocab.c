@@ -48,58 +48,59 @@ void bpe_rules_free(struct bpe_rules *r)
 	*r = (struct bpe_rules){.end_of_text = BPE_NONE};
 }
 
-/* ---- building -------------------------------------------------------------------- */
-
-void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n)
+void vocab_builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n)
 {
 	b->items = xgrow(b->items, b->n, sizeof(*b->items));
 	b->items[b->n++] = (struct vocab_item){id, b->bytes.len, n};
 	str_add(&b->bytes, bytes, n);
 }
 
-void builder_add_model(
+void vocab_builder_add_model(
 	struct vocab_builder *b, const struct bpe_model *m, const json_t *vocab)
 {
 	for (int i = 0; m->special[i].text; i++)
 		if (!json_object_get(vocab, m->special[i].text))
-			builder_add(b, m->special[i].id, m->special[i].text,
+			vocab_builder_add(b, m->special[i].id, m->special[i].text,
 				strlen(m->special[i].text));
 	if (m->n_reserved > b->items[b->n - 1].id + 1)
-		builder_add(b, (uint32_t)m->n_reserved - 1, "", 0);
+		vocab_builder_add(b, (uint32_t)m->n_reserved - 1, "", 0);
 }
 
-void builder_free(struct vocab_builder *b)
+void vocab_builder_release(struct vocab_builder *b)
 {
 	str_free(&b->bytes);
 	free(b->items);
 	*b = (struct vocab_builder){0};
 }
 
-static int by_id(const void *a, const void *b)
+static int compare_ids(const void *a, const void *b)
 {
 	const struct vocab_item *x = a, *y = b;
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-static int sort_ids(struct vocab_builder *b, int64_t gaps, struct err *e)
+/* Sorts the tokens by id. Rejects two equal ids, and missing ids below first_optional. */
+static int sort_and_check_ids(
+	struct vocab_builder *b, int64_t first_optional, struct err *e)
 {
 	if (!b->n)
 		return err_set(e, EX_DATAERR, "the vocabulary is empty");
-	qsort(b->items, (size_t)b->n, sizeof(*b->items), by_id);
+	qsort(b->items, (size_t)b->n, sizeof(*b->items), compare_ids);
 	for (int64_t i = 0; i < b->n; i++) {
 		uint32_t id = b->items[i].id, expected = i ? b->items[i - 1].id + 1 : 0;
 		if (id < expected)
 			return err_set(e, EX_DATAERR, "two tokens have the id %u", id);
-		if (id > expected && expected < gaps)
+		if (id > expected && expected < first_optional)
 			return err_set(e, EX_DATAERR, "no token has the id %u", expected);
 	}
 	return 0;
 }
 
-int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e)
+int vocab_builder_finish(
+	struct vocab_builder *b, int64_t first_optional, struct vocab *v, struct err *e)
 {
-	if (sort_ids(b, gaps, e)) {
-		builder_free(b);
+	if (sort_and_check_ids(b, first_optional, e)) {
+		vocab_builder_release(b);
 		return -1;
 	}
 	v->n = (int64_t)b->items[b->n - 1].id + 1;
@@ -115,7 +116,7 @@ int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct e
 		}
 	}
 	v->offset[v->n] = at;
-	builder_free(b);
+	vocab_builder_release(b);
 	return 0;
 }
 
@@ -132,7 +133,7 @@ void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
 	r->merges[2 * r->n_merges++ + 1] = right;
 }
 
-/* Finds the end-of-text token among the special tokens, by its usual names. */
+/* Sets r->end_of_text to the added token with a usual name, if there is one. */
 static void find_end_of_text(struct bpe_rules *r, const struct vocab *v)
 {
 	static const char *const names[] = {
@@ -148,8 +149,6 @@ static void find_end_of_text(struct bpe_rules *r, const struct vocab *v)
 		}
 }
 
-/* ---- finding the file ------------------------------------------------------------ */
-
 /* Returns the path of a file in the directory of `path`, to be freed; NULL: it does not exist. */
 static char *file_beside(const char *path, const char *name)
 {
@@ -163,7 +162,7 @@ static char *file_beside(const char *path, const char *name)
 	return NULL;
 }
 
-/* Returns the only file in a directory with this end of its name; NULL: none or several. */
+/* Returns the name of the only file in a directory that ends with `end`; NULL: none or several. */
 static char *only_file(const char *directory, const char *end)
 {
 	char *found = NULL;
@@ -181,6 +180,7 @@ static char *only_file(const char *directory, const char *end)
 	return NULL;
 }
 
+/* Returns the vocabulary file in a directory, or `path` itself if it is a file. */
 static char *find_vocab_file(const char *path, struct err *e)
 {
 	/* (tokenizer.model of Llama 3 is a rank file) */
@@ -202,14 +202,14 @@ static char *find_vocab_file(const char *path, struct err *e)
 		found = file_beside(directory, ranks);
 	if (!found)
 		err_set(e, EX_DATAERR,
-			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
+			"%s: the directory has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
 			"tokenizer.model or one FILE.tiktoken",
 			path);
 	return found;
 }
 
 /* Returns true if the first line ends with a space and a number, as lines of a rank file do. */
-static bool is_ranks(const struct str *text)
+static bool is_rank_file(const struct str *text)
 {
 	size_t n = strcspn(text->s, "\r\n");
 	size_t digits = n;
@@ -219,18 +219,18 @@ static bool is_ranks(const struct str *text)
 	       strncmp(text->s, "#version", 8) != 0;
 }
 
-/* Checks that no merge is missing, which would give other tokens. Each token of a model that is not
- * a byte has at least one merge; converters may have written several. */
+/* Rejects a file with fewer merges than its model, which would give other tokens. Each token that
+ * is not a byte has at least one merge; converters may have written several. */
 static int check_merges(const struct bpe_rules *r, const struct bpe_model *m,
 	const char *path, struct err *e)
 {
 	if (!m || r->n_merges >= m->n_ranked - 256)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: has %lld merges, but %s has %lld", path,
-		(long long)r->n_merges, m->name, (long long)m->n_ranked - 256);
+	return err_set(e, EX_DATAERR, "%s: the file has %lld merges, but %s has %lld",
+		path, (long long)r->n_merges, m->name, (long long)m->n_ranked - 256);
 }
 
-static int read_as_merges(const struct str *text, const char *path,
+static int read_merges_file(const struct str *text, const char *path,
 	const struct bpe_model *model, struct vocab *v, struct bpe_rules *r,
 	struct err *e)
 {
@@ -240,16 +240,15 @@ static int read_as_merges(const struct str *text, const char *path,
 	return vocab ? read_merges(text, path, vocab, model, v, r, e) ||
 			       check_merges(r, model, path, e)
 		     : err_set(e, EX_DATAERR,
-			       "%s: neither encoder.json nor vocab.json is next to it",
+			       "%s: encoder.json or vocab.json is missing from the directory of this file",
 			       path);
 }
 
-/* Rejects a protocol buffer that begins with the first piece of a vocabulary. */
+/* Rejects a file that looks like a SentencePiece model, a protocol buffer. */
 static int reject_sentence_piece(const char *path, struct err *e)
 {
-	return err_set(e, EX_DATAERR,
-		"%s: a SentencePiece model, which pt does not read%s", path,
-		advice_on(ADVICE_TOKENIZER));
+	return err_set(e, EX_DATAERR, "%s: SentencePiece models are not supported%s",
+		path, advice_on(ADVICE_TOKENIZER));
 }
 
 static int read_vocab_file(const char *path, const struct bpe_model *model,
@@ -261,12 +260,13 @@ static int read_vocab_file(const char *path, const struct bpe_model *model,
 		rc = reject_sentence_piece(path, e);
 	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
 		rc = err_set(e, EX_DATAERR, "%s: not a vocabulary", path);
-	bool says_all = !rc && text.s[0] == '{';
+	bool is_json = !rc && text.s[0] == '{';
 	if (!rc)
-		rc = says_all	       ? read_tokenizer_json(&text, path, v, r, e)
-		     : is_ranks(&text) ? read_ranks(&text, path, model, v, r, e)
-				       : read_as_merges(&text, path, model, v, r, e);
-	if (!rc && model && !says_all)
+		rc = is_json ? read_tokenizer_json(&text, path, v, r, e)
+		     : is_rank_file(&text)
+			     ? read_ranks(&text, path, model, v, r, e)
+			     : read_merges_file(&text, path, model, v, r, e);
+	if (!rc && model && !is_json)
 		r->normalizer = model->normalizer;
 	return rc;
 }
@@ -286,8 +286,8 @@ static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
 		pattern = model->pattern;
 	if (!pattern && !r->pattern)
 		return err_set(e, EX_USAGE,
-			"%s: does not specify how text is split into words%s", path,
-			advice_on(ADVICE_PATTERN));
+			"%s: the file does not specify how text is split into words%s",
+			path, advice_on(ADVICE_PATTERN));
 	if (model && r->pattern && strcmp(model->pattern, r->pattern) != 0)
 		return err_set(e, EX_DATAERR,
 			"%s: not a vocabulary of %s: its pattern is '%.200s'", path,

@@ -18,26 +18,27 @@ struct vocab_builder {
 	int64_t n;
 };
 
-void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
+void vocab_builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
 /* Adds the special tokens of a model that are not in the object `vocab` (NULL: empty), and the last
  * id that the model reserves. The builder must not be empty. */
-void builder_add_model(
+void vocab_builder_add_model(
 	struct vocab_builder *b, const struct bpe_model *m, const json_t *vocab);
-/* Makes the vocabulary. Each id must occur once; ids from `gaps` on may be missing, and then have
- * no bytes. Frees the builder, also on an error. */
-int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e);
-void builder_free(struct vocab_builder *b);
+/* Makes the vocabulary. Each id must occur once; ids from first_optional on may be missing, and
+ * then have no bytes. Releases the builder, also on an error. */
+int vocab_builder_finish(
+	struct vocab_builder *b, int64_t first_optional, struct vocab *v, struct err *e);
+void vocab_builder_release(struct vocab_builder *b);
 
 void rules_add_token(struct bpe_rules *r, uint32_t id, unsigned flags);
 void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right);
 
 /* ---- byte_level.c ---------------------------------------------------------------- */
 
-/* Adds all tokens of a JSON object {text: id}, except the texts in `skip`, which may be NULL. */
-int byte_level_vocab(
+/* Adds all tokens of a JSON object {text: id} to b, except the texts in `skip`, or NULL. */
+int read_byte_level_vocab(
 	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e);
-/* Adds a merge of two tokens of this object. */
-int byte_level_merge(const json_t *vocab, const char *left, const char *right,
+/* Adds a merge of two tokens of the JSON object `vocab`, {text: id}. */
+int read_byte_level_merge(const json_t *vocab, const char *left, const char *right,
 	struct bpe_rules *r, struct err *e);
 
 /* ---- oniguruma.c ------------------------------------------------------------------ */
@@ -59,7 +60,7 @@ int read_tekken(
 	const json_t *j, struct vocab_builder *b, struct bpe_rules *r, struct err *e);
 /* Appends the bytes of text[0..n). Returns -1 if it is not base64. */
 int base64_decode(const char *text, size_t n, struct str *out);
-/* Stands for character 0, which jansson rejects in keys: U+FDD0, a noncharacter. */
+/* U+FDD0, a noncharacter: replaces U+0000, which jansson rejects in keys. */
 #define VOCAB_NUL "\xef\xb7\x90"
 /* Parses the JSON of a vocabulary, with VOCAB_NUL for \u0000. */
-json_t *vocab_json(const struct str *text, const char *path, struct err *e);
+json_t *parse_vocab_json(const struct str *text, const char *path, struct err *e);

@@ -457,7 +457,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	pt-train -q -d words.h5 --dry-run >/dev/null
 	tiny -d words.h5 -n 2 -o run --sample-every 1 2>err >/dev/null
 	code_of 65 pt-sample run/checkpoints/latest.h5 the
-	says "the prompt: this program cannot encode with tokenizer 'words'"
+	says "the prompt: pt cannot encode with tokenizer 'words'"
 	# as h5py would store tokens in chunks
 	sed 's/f\[s\] = x/f.create_dataset(s, data=x, chunks=(16,))/' write.py >chunks.py
 	"$python" chunks.py
@@ -492,13 +492,13 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	done
 	code_of 64 pt-prepare -t bpe --vocab-files ranks golden.txt -o c.h5
 	says 'does not specify how text is split into words; give'
-	reports 65 'has 299 tokens, but gpt2 has 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
+	reports 65 'the file has 299 tokens, but gpt2 has 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
-	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
+	says "merges.txt: the file has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
 	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
-	says 'a SentencePiece model, which pt does not read; tokenize with its own program'
+	says 'SentencePiece models are not supported; tokenize with its own program'
 	echo '{"model": {"type": "Unigram"}}' >unigram.json
 	code_of 65 pt-prepare -t bpe --vocab-files unigram.json golden.txt -o c.h5
 	says "the model 'Unigram' is not supported; tokenize with its own program"

@@ -149,10 +149,10 @@ value() { # KEY FILE
 		printf '"}\n{"text": "three"}\n'
 	} >marks.jsonl
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl -o marks.h5
-	says 'marks.jsonl:2: more than 4194304 bytes of marks'
+	says 'marks.jsonl:2: the text has more than 4194304 bytes of marks'
 	says '1 broken line skipped'
 	[ "$(pt-prepare --decode train marks.h5)" = 'one<|endoftext|>three<|endoftext|>' ]
-	reports 65 'marks.jsonl:2: more than' pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl --strict -o strict.h5
+	reports 65 'marks.jsonl:2: the text has more than' pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl --strict -o strict.h5
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 --max-bytes 99 marks.jsonl -o short.h5
 	says '1 of 3 documents dropped: too long'
 	# as prompt and completion

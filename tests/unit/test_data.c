@@ -623,8 +623,8 @@ TEST_AFTER(begin, unknown_tokenizers_decode)
 	struct corpus *bad;
 	p = make_foreign("a\nb", ids, 6);
 	assert_int_equal(corpus_open(&bad, &p.files, false, &e), -1);
-	assert_non_null(strstr(
-		e.msg, "foreign.h5: the name of the kind of tokenizer is invalid"));
+	assert_non_null(
+		strstr(e.msg, "foreign.h5: the tokenizer's kind has an invalid name"));
 	/* a token beyond the vocabulary is found, though its checksum is right */
 	static const uint32_t beyond[] = {0, 5};
 	p = make_foreign("wordpiece", beyond, 2);
@@ -650,12 +650,12 @@ TEST_AFTER(begin, vocabularies_that_lie)
 		tokenizer_free(&lie);
 		str_free(&packed);
 	}
-	assert_non_null(strstr(e.msg, "token 65 is not that byte"));
+	assert_non_null(strstr(e.msg, "token 65 of the byte vocabulary is not the byte"));
 	tokenizer_free(&t);
 	struct prepared p = make_foreign("byte", ids, 2);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
-	assert_non_null(strstr(e.msg, "a byte vocabulary of 5 tokens"));
+	assert_non_null(strstr(e.msg, "must have 256 tokens, not 5"));
 	p = make_foreign("char", ids, 2);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_non_null(strstr(e.msg, "token 0 is not a character"));

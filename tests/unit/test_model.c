@@ -162,8 +162,7 @@ TEST(impossible_shapes)
 		{"context = 6\nvirtual = cp=2\n", "context (6) is not divisible by 2 x"},
 		{"virtual = pp=2\n", "'pp=2' is not tp=N or cp=N"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
-		{"arch = llama\ndim = 12\nheads = 4\n",
-			"rotary positions need an even number"},
+		{"arch = llama\ndim = 12\nheads = 4\n", "head-dim (3) must be even"},
 		{"nope-every = 2\n", "has no rotary positions"},
 		{"layers = 100000\ndim = 4194304\nheads = 4\n", "the model is too large"},
 	};

@@ -266,7 +266,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 	static double a[ROWS * DIM], b[DIM * DIM], d[ROWS * DIM], want[3][ROWS * DIM];
 	const struct tensor *w = attention_tensor(p->m, layer, "wq.weight");
 	const struct tensor *bias = attention_tensor(p->m, layer, "wq.bias");
-	const struct at at = {layer, 0, 0};
+	const struct loc at = {layer, 0, 0};
 	struct mat wm = param(p, w, 0), bm = param(p, bias, 0);
 	bool eight = layer == 1;
 	test_fill(x, ROWS * DIM, 5, 3);
@@ -280,7 +280,7 @@ static void check_recipe(struct pass *p, int64_t layer)
 	p->d->k->widen(p->d, mat(y, ROWS, DIM), y_bits, DT_BF16);
 	const struct linear twice[] = {{.y = up, .w = w}, {.y = up, .w = w}};
 	linear_backward_x(p, at, mat(dx, ROWS, DIM), twice, 2);
-	struct mat dw = leaf(p, w, at);
+	struct mat dw = leaf_buffer(p, w, at);
 	linear_backward_w(p, layer, dw, up, xm, false);
 	linear_round(p, dw);
 	float sa = 1, sb = 1, sd = 1;
@@ -345,7 +345,7 @@ static void check_joined(const char *more, bool lone)
 	static float dw[DIM * DIM], db[DIM];
 	static uint16_t x_bits[ROWS * DIM], all[ROWS * 3 * DIM], one[ROWS * DIM];
 	static uint16_t weights[3 * DIM * DIM], dx[2][ROWS * DIM];
-	const struct at at = {0, 0, 0};
+	const struct loc at = {0, 0, 0};
 	struct linear l[3] = {0};
 	struct block_grads g;
 	struct arena measured;
@@ -402,8 +402,8 @@ static void check_joined(const char *more, bool lone)
 		k->bias_bwd(p->d, mat(db, 1, DIM), alone);
 		assert_memory_equal(shown.dw[i], dw, sizeof(dw));
 		if (lone)
-			assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
-		assert_memory_equal(leaf(p, l[i].bias, at).p, db, sizeof(db));
+			assert_memory_equal(leaf_buffer(p, l[i].w, at).p, dw, sizeof(dw));
+		assert_memory_equal(leaf_buffer(p, l[i].bias, at).p, db, sizeof(db));
 	}
 	store_discard_leaves(p->store);
 	run_close(&r);

@@ -571,15 +571,18 @@ static void refused(
 
 TEST_AFTER(begin, bad_rank_files)
 {
-	refused("r", "YQ== 0\nYg== 2\n", NULL, "line 2: has rank 2 where 1 is expected");
-	refused("r", "YQ== 0\nYg== 0\n", NULL, "line 2: has rank 0 where 1 is expected");
+	refused("r", "YQ== 0\nYg== 2\n", NULL,
+		"line 2: the rank is 2, but 1 is expected");
+	refused("r", "YQ== 0\nYg== 0\n", NULL,
+		"line 2: the rank is 0, but 1 is expected");
 	refused("r", "YQ== 0\nYQ== 1\n", NULL, "tokens 0 and 1 have the same bytes");
-	refused("r", "YQ== 0\nY 1\n", NULL, "line 2: not base64");
-	refused("r", "YQ== 0\nYR== 1\n", NULL, "line 2: not base64");
-	refused("r", "YQ== 0\n 1\n", NULL, "line 2: not base64");
+	refused("r", "YQ== 0\nY 1\n", NULL, "line 2: the token is not base64");
+	refused("r", "YQ== 0\nYR== 1\n", NULL, "line 2: the token is not base64");
+	refused("r", "YQ== 0\n 1\n", NULL, "line 2: the token is not base64");
 	refused("r", "YQ== 0\nYg== 1x\n", NULL, "line 2: '1x' is not a rank");
-	refused("r", "YQ== 0\nYg==\n", NULL, "line 2: not a token");
-	refused("r", "YQ== 0\nYg== 99999999999999999999\n", NULL, "not a token");
+	refused("r", "YQ== 0\nYg==\n", NULL, "line 2: the line is not a base64 token");
+	refused("r", "YQ== 0\nYg== 99999999999999999999\n", NULL,
+		"is not a base64 token");
 	refused("r", "YQ== 0\nYg== 1\n", NULL, NULL);
 }
 
@@ -587,10 +590,11 @@ TEST_AFTER(begin, bad_merges)
 {
 	static const char vocab[] = "{\"a\": 0, \"b\": 1, \"ab\": 2}";
 	refused("merges.txt", "#version: 0.2\na b\nab b\n", vocab,
-		"line 3: makes 'abb', which is not in the vocabulary");
+		"line 3: the merged token 'abb' is not in the vocabulary");
 	refused("merges.txt", "a c\n", vocab, "line 1: 'c' is not in the vocabulary");
-	refused("merges.txt", "a b\nab\n", vocab, "line 2: not two tokens");
-	refused("merges.txt", "a b\na b c\n", vocab, "line 2: not two tokens");
+	refused("merges.txt", "a b\nab\n", vocab, "line 2: a merge must be two tokens");
+	refused("merges.txt", "a b\na b c\n", vocab,
+		"line 2: a merge must be two tokens");
 	refused("merges.txt", "#version: 0.2\n", vocab, "has no merges");
 	refused("merges.txt", "a b\n", "{\"a\": 0, \"b\": 1, \"ab\": 3}",
 		"no token has the id 2");
@@ -601,8 +605,9 @@ TEST_AFTER(begin, bad_merges)
 	refused("merges.txt", "a b\n", "{\"a\": 0, \"b\": -1}",
 		"token 'b' has no valid id");
 	refused("merges.txt", "a b\n", "{\"a\": 0, \"b\": \"1\"}", "'b' has no valid id");
-	refused("merges.txt", "a b\n", "{\"a\": 0, \"日\": 1}", "is not in GPT-2's form");
-	refused("merges.txt", "a b\n", "[]", "is not an object");
+	refused("merges.txt", "a b\n", "{\"a\": 0, \"日\": 1}",
+		"GPT-2's characters for bytes");
+	refused("merges.txt", "a b\n", "[]", "is not a JSON object");
 	refused("merges.txt", "a b\n", "{\"a\": 0,", "vocab.json: line 1");
 	refused("merges.txt", "a b\n", vocab, NULL);
 }
@@ -639,11 +644,13 @@ TEST_AFTER(begin, bad_tokenizer_json)
 		"without ByteLevel");
 	refused_json(
 		"", bytes, "\"byte_fallback\": true, \"merges\": []", "byte_fallback");
-	refused_json("", bytes, "\"merges\": [[\"a\"]]", "merge 1: not two tokens");
-	refused_json("", bytes, "\"merges\": [[\"a\", \"b\", \"a\"]]", "not two tokens");
+	refused_json("", bytes, "\"merges\": [[\"a\"]]",
+		"merge 1: a merge must be two tokens");
+	refused_json("", bytes, "\"merges\": [[\"a\", \"b\", \"a\"]]",
+		"a merge must be two tokens");
 	refused_json("", bytes, "\"merges\": [\"a b\", [\"b\", \"a\"]]",
-		"merge 2: makes 'ba'");
-	refused_json("", bytes, "\"merges\": [3]", "merge 1: not two tokens");
+		"merge 2: the merged token 'ba' is not in");
+	refused_json("", bytes, "\"merges\": [3]", "merge 1: a merge must be two tokens");
 	refused_json("", bytes, "\"merges\": []", "has no merges");
 	refused_json(
 		"\"added_tokens\": [{\"id\": 3, \"content\": \"x\", \"lstrip\": true}],",
