@@ -125,11 +125,12 @@ KERNEL(void, linear_bwd_w, struct device *d, struct mat dw, struct mat dy, struc
 /* Fused: a = linear_fwd(x), y = gelu(a) in the tanh form, with the bits of linear_fwd and
  * act_fwd. Without device_options.exact, GELU may read a before it is rounded. Backward: da =
  * gelu'(a) (dy w), as linear_bwd_x and act_bwd compute it, but a GPU need not round dy w in
- * between, so 16-bit results may differ from the two kernels. y, a and da: any, of one type. */
+ * between, so 16-bit results may differ from the two kernels; then sums = bias_bwd(da) unless
+ * sums.p is NULL. y, a and da: any, of one type. */
 KERNEL(void, linear_gelu_fwd, struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 KERNEL(void, linear_gelu_bwd, struct device *d, struct mat da, struct mat dy,
-	struct mat w, struct mat a)
+	struct mat w, struct mat a, struct mat sums)
 /* y[i] += bias; any */
 KERNEL(void, bias_fwd, struct device *d, struct mat y, struct mat bias)
 /* db[1,out] = the sum of dy (any) over its rows, in an order that depends only on the shape */
@@ -228,6 +229,11 @@ KERNEL(void, xent_bwd, struct device *d, struct mat logits, const float *lse,
  * vocabulary: sets loss[row], and overwrites the logits with their gradient. */
 KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
+
+/* Fused, with the bits of linear_fwd and xent_fused: logits = x w^T, then as above. */
+KERNEL(void, linear_xent, struct device *d, float *loss, struct mat logits, struct mat x,
+	struct mat w, const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
 
 /* linear_fwd for inference: the result of a row does not depend on the number of rows, so decoding

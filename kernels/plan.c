@@ -134,7 +134,9 @@ static double count_unmasked_scores(const struct attn *a)
 #define NOTE_linear_bwd_x	count_matmul(d, dy, dx, w); NOTE(linear_bwd_x, .m = {dx, dy, w}, .n = {add})
 #define NOTE_linear_bwd_w	count_matmul(d, dy, x, dw); NOTE(linear_bwd_w, .m = {dw, dy, x}, .n = {add})
 #define NOTE_linear_gelu_fwd	count_matmul(d, a, x, w); NOTE(linear_gelu_fwd, .m = {y, a, x, w, bias})
-#define NOTE_linear_gelu_bwd	count_matmul(d, dy, da, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a})
+#define NOTE_linear_gelu_bwd	count_matmul(d, dy, da, w); NOTE(linear_gelu_bwd, .m = {da, dy, w, a, sums}); \
+				if (sums.p) /* the kernel calls it */ \
+					NOTE(bias_bwd, .m = {sums, da})
 #define NOTE_linear_row		count_matmul(d, y, x, w); NOTE(linear_row, .m = {y, x, w, bias})
 #define NOTE_bias_fwd		NOTE(bias_fwd, .m = {y, bias})
 #define NOTE_bias_bwd		NOTE(bias_bwd, .m = {db, dy})
@@ -169,6 +171,9 @@ static double count_unmasked_scores(const struct attn *a)
 #define NOTE_xent_bwd		NOTE(xent_bwd, .m = {logits}, .n = {min64(logits.cols, vocab - first)}, \
 					.p = terms.smoothing)
 #define NOTE_xent_fused		NOTE(xent_fused, .m = {logits}, .n = {vocab}, .p = terms.smoothing)
+/* The two kernels are what the self-test can run. */
+#define NOTE_linear_xent	count_matmul(d, logits, x, w); \
+				NOTE(linear_fwd, .m = {logits, x, w}); NOTE_xent_fused
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
 					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \

@@ -160,7 +160,6 @@ static void make_bwd_operands(struct trial *t)
 MATMUL_TRIAL(linear_fwd, "y", make_fwd_operands(t, 2), M(0), M(1), M(2), M(3))
 MATMUL_TRIAL(linear_row, "y", make_fwd_operands(t, 2), M(0), M(1), M(2), M(3))
 MATMUL_TRIAL(linear_bwd_x, "dx", make_bwd_operands(t), M(0), M(1), M(2), t->c->n[0])
-MATMUL_TRIAL(linear_gelu_bwd, "da", make_bwd_operands(t), M(0), M(1), M(2), M(3))
 
 /* Multiplies each row of x by the number of its repetitions in n rows. */
 static void weigh_rows(struct mat x, int64_t n)
@@ -171,6 +170,31 @@ static void weigh_rows(struct mat x, int64_t n)
 		for (int64_t j = 0; j < x.cols; j++)
 			v[i * x.cols + j] *= times;
 	}
+}
+
+/* Checks the sums of the GPU's own da. Its rows repeat, with equal bits. */
+static void check_sums(struct trial *t, struct trial_pair sums, struct trial_pair da)
+{
+	struct device *cpu = t->d[CPU];
+	int64_t n = da.m[GPU].rows;
+	if (!sums.m[CPU].p)
+		return;
+	da.m[GPU] = mat_rows(da.m[GPU], 0, da.m[CPU].rows);
+	pair_receive(t, da);
+	if (!t->measures)
+		weigh_rows(da.m[CPU], n);
+	cpu->k->bias_bwd(cpu, sums.m[CPU], da.m[CPU]);
+	trial_check(t, "sums", sums);
+}
+
+void try_linear_gelu_bwd(struct trial *t)
+{
+	struct trial_pair sums = pair_blank(t, call_shape(t, 4));
+	make_bwd_operands(t);
+	add_result(t, "da", t->m[0]);
+	BOTH(t, linear_gelu_bwd, M(0), M(1), M(2), M(3),
+		s == CPU ? mat(NULL, 0, 0) : sums.m[s]);
+	check_sums(t, sums, t->m[0]);
 }
 
 void try_linear_bwd_w(struct trial *t)

@@ -438,6 +438,7 @@ const struct tolerance tolerances[N_KERNELS] = {
 };
 
 #define try_find_nonfinite NULL /* no run calls it on a GPU */
+#define try_linear_xent NULL	/* plan.c records linear_fwd and xent_fused */
 
 #define KERNEL(type, name, ...) [KERNEL_##name] = try_##name,
 void (*const trials[N_KERNELS])(struct trial *) = {

@@ -62,12 +62,14 @@ void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat
 	K(act_fwd)(d, ACT_GELU_TANH, y, a, none);
 }
 
-void K(linear_gelu_bwd)(
-	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+void K(linear_gelu_bwd)(struct device *d, struct mat da, struct mat dy, struct mat w,
+	struct mat a, struct mat sums)
 {
 	const struct mat none = {0};
 	K(linear_bwd_x)(d, da, dy, w, false);
 	K(act_bwd)(d, ACT_GELU_TANH, da, none, da, a, none);
+	if (sums.p)
+		K(bias_bwd)(d, sums, da);
 }
 
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)

@@ -182,3 +182,12 @@ void K(xent_fused)(struct device *d, float *loss, struct mat logits,
 		K(xent_bwd)(d, row, &lse, targets + i, 0, vocab, terms, scale);
 	}
 }
+
+void K(linear_xent)(struct device *d, float *loss, struct mat logits, struct mat x,
+	struct mat w, const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
+{
+	const struct mat none = {0};
+	K(linear_fwd)(d, logits, x, w, none);
+	K(xent_fused)(d, loss, logits, targets, vocab, terms, scale);
+}

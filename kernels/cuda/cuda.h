@@ -57,7 +57,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes);
 void cuda_wait(struct device *d);
 
-/* The optimizations that PT_LAB_OFF can disable, explained in lab.cu. */
+/* What PT_LAB_OFF can disable and PT_LAB_ON can enable, explained in lab.cu. */
 enum lab {
 	LAB_SUMSQ = 1 << 0,
 	LAB_AMAX_BLOCK = 1 << 1,
@@ -72,9 +72,14 @@ enum lab {
 	LAB_NORM_WARP = 1 << 10,
 	LAB_ATTN_AHEAD = 1 << 11,
 	LAB_ATTN_THREE = 1 << 12,
-	LAB_ATTN_FIRST = 1 << 13
+	LAB_ATTN_FIRST = 1 << 13,
+	LAB_MATMUL = 1 << 14,
+	LAB_MATMUL_GELU = 1 << 15,
+	LAB_MATMUL_COLUMNS = 1 << 16,
+	LAB_MATMUL_XENT = 1 << 17
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
+bool cuda_lab_on(const struct device *d, enum lab what);
 
 /* An argument of a launch, for error messages. */
 struct cuda_arg {

@@ -64,6 +64,7 @@ struct cuda_device {
 	bool waits;	 /* synchronizes after each launch */
 	bool measures;	 /* benchmarks matmul algorithms to choose one */
 	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
+	int64_t lab_on;	 /* bits of enum lab: kernels on trial that are enabled */
 	int attn_spare, matmul_spare; /* multiprocessors left to other streams */
 	struct streams *streams;
 	struct cuda_stage stage;
@@ -99,7 +100,7 @@ void cuda_copy_async(
 	struct device *d, void *to, const void *from, size_t n_bytes, const char *what);
 cudaEvent_t cuda_create_event(struct device *d); /* to synchronize by; has no time */
 
-/* Reads PT_LAB_OFF, PT_LAB_ATTN_SPARE and PT_LAB_MATMUL_SPARE. */
+/* Reads PT_LAB_OFF, PT_LAB_ON, PT_LAB_ATTN_SPARE and PT_LAB_MATMUL_SPARE. */
 int cuda_lab_read(struct device *d, struct err *e);
 
 extern const struct kernels cuda_kernels;

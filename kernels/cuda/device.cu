@@ -322,13 +322,15 @@ static void set_device_name(struct cuda_device *c)
 	char driver[32];
 	int cuda = 0;
 	size_t lt = cublasLtGetVersion();
+	const char *on = c->lab_on ? getenv("PT_LAB_ON") : NULL;
 	get_driver_version(driver);
 	cudaRuntimeGetVersion(&cuda);
 	snprintf(c->name, sizeof(c->name),
-		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu%s)", c->model,
+		"%s (sm_%d, driver %s, CUDA %d.%d, cuBLASLt %zu.%zu.%zu%s%s%s)", c->model,
 		c->arch, driver, cuda / 1000, cuda % 1000 / 10, lt / 10000,
 		lt / 100 % 100, lt % 100,
-		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "");
+		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "",
+		on ? ", PT_LAB_ON=" : "", on ? on : "");
 }
 
 /* Sets *e; returns 1: there are no GPUs, which is reported only if one was requested. */

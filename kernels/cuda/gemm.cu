@@ -1,6 +1,7 @@
 /* Matmuls by cuBLASLt. Its matrices are column-major: it reads our matrices as transposed, and our
  * right operand is its first. Operands for which it has no algorithm are converted. */
 #include "kernels/cuda/cuda_internal.h"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/vector.h"
 
 #include <cuda_fp8.h>
@@ -434,30 +435,65 @@ static void gelu_bwd_unfused(struct device *d, const struct cuda_product *p)
 	cuda_act_bwd(d, ACT_GELU_TANH, p->d, none, p->d, aux_matrix(p), none);
 }
 
+/* ---- our own matmuls ----------------------------------------------------------------- */
+
+/* PT_LAB_ON=matmul: the kernels of matmul.h, where they support the call. */
+static bool own_matmul(struct device *d, const char *name, enum matmul_kind kind,
+	const struct matmul_call *c)
+{
+	return cuda_lab_on(d, LAB_MATMUL) && cuda_matmul_hopper(d, name, kind, c);
+}
+
+/* GELU in the epilogue has the bits of act_fwd and act_bwd with approximate instructions. */
+static bool own_gelu(struct device *d, const char *name, enum matmul_kind kind,
+	const struct matmul_call *c)
+{
+	return cuda_lab_on(d, LAB_MATMUL_GELU) && !cuda_lab_off(d, LAB_ACT) &&
+	       own_matmul(d, name, kind, c);
+}
+
 void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 {
 	struct cuda_product p = {w, x, y, true, false, bias.p, false, 1, EPILOGUE_GELU,
 		a.p, gelu_fwd_unfused};
 	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
+	const struct matmul_call own = {y, x, w, bias, a, mat(NULL, 0, 0), NULL, 0};
 	bool same = !bias.p || bias.type == y.type;
-	if (same && !cuda_of(d)->o.exact && supports_fused_gelu(&p) &&
-		cuda_gemm(d, "linear_gelu_fwd", &p))
+	if (own_gelu(d, "linear_gelu_fwd", MATMUL_GELU, &own))
+		return;
+	if (same && !cuda_of(d)->o.exact && !cuda_lab_on(d, LAB_MATMUL) &&
+		supports_fused_gelu(&p) && cuda_gemm(d, "linear_gelu_fwd", &p))
 		return;
 	cuda_linear_fwd(d, a, x, w, bias);
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
 }
 
-/* Computes the fused backward. With exact matmuls the epilogue is used wherever possible, even if
- * slower: all degrees of recomputation share this backward. */
-void cuda_linear_gelu_bwd(
-	struct device *d, struct mat da, struct mat dy, struct mat w, struct mat a)
+/* Computes da, and with MATMUL_DGELU_SUMS its sums over rows. */
+static bool own_gelu_bwd(struct device *d, enum matmul_kind kind, struct mat da,
+	struct mat dy, struct mat w, struct mat a, struct mat sums)
+{
+	const struct matmul_call own = {da, dy, w, mat(NULL, 0, 0), a, sums, NULL, 0};
+	return own_gelu(d, "linear_gelu_bwd", kind, &own);
+}
+
+/* With exact matmuls the epilogue is used wherever possible, even if slower: all degrees of
+ * recomputation share this backward. */
+void cuda_linear_gelu_bwd(struct device *d, struct mat da, struct mat dy, struct mat w,
+	struct mat a, struct mat sums)
 {
 	struct cuda_product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU,
 		a.p, cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
-	if (!supports_fused_gelu(&p) || !cuda_gemm(d, "linear_gelu_bwd", &p))
+	if (sums.p && cuda_lab_on(d, LAB_MATMUL_COLUMNS) &&
+		own_gelu_bwd(d, MATMUL_DGELU_SUMS, da, dy, w, a, sums))
+		return;
+	if (!own_gelu_bwd(d, MATMUL_DGELU, da, dy, w, a, sums) &&
+		(cuda_lab_on(d, LAB_MATMUL) || !supports_fused_gelu(&p) ||
+			!cuda_gemm(d, "linear_gelu_bwd", &p)))
 		gelu_bwd_unfused(d, &p);
+	if (sums.p)
+		cuda_bias_bwd(d, sums, da);
 }
 
 void cuda_linear_fwd(
@@ -465,14 +501,20 @@ void cuda_linear_fwd(
 {
 	struct cuda_product p = {w, x, y, true, false, NULL, false, 1};
 	BUG_ON(bias.p && bias.cols != y.cols);
-	run_matmul(d, "linear_fwd", p, bias);
+	const struct matmul_call own = {
+		y, x, w, bias, mat(NULL, 0, 0), mat(NULL, 0, 0), NULL, 0};
+	if (!own_matmul(d, "linear_fwd", MATMUL_FWD, &own))
+		run_matmul(d, "linear_fwd", p, bias);
 }
 
 void cuda_linear_bwd_x(
 	struct device *d, struct mat dx, struct mat dy, struct mat w, bool add)
 {
 	struct cuda_product p = {w, dy, dx, false, false, NULL, add, 1};
-	run_matmul(d, "linear_bwd_x", p, mat(NULL, 0, 0));
+	const struct mat none = mat(NULL, 0, 0);
+	const struct matmul_call own = {dx, dy, w, none, none, none, NULL, 0};
+	if (add || !own_matmul(d, "linear_bwd_x", MATMUL_BWD, &own))
+		run_matmul(d, "linear_bwd_x", p, none);
 }
 
 void cuda_linear_bwd_w(

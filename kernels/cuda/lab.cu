@@ -2,6 +2,8 @@
  * measured on a GPU. No bits change, except with act, delta, float8-runs and norm-warp. A switch
  * and its slower kernel are removed once the optimization has been measured on a GPU.
  *
+ * PT_LAB_ON=NAME,... (all: every one) enables kernels that no GPU has measured yet.
+ *
  * PT_LAB_ATTN_SPARE=N, PT_LAB_MATMUL_SPARE=N: attention (sm_90) and cuBLASLt leave N
  * multiprocessors to kernels in other streams, such as NCCL's. No bits change. */
 #include "kernels/cuda/cuda_internal.h"
@@ -9,10 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct {
+struct lab_switch {
 	const char *name;
 	enum lab what;
-} switches[] = {
+};
+
+static const struct lab_switch switches[] = {
 	/* exact sums of squares by persistent blocks, with limbs in shared memory */
 	{"sumsq", LAB_SUMSQ},
 	/* the amax kernel with at most two blocks per multiprocessor */
@@ -44,15 +48,43 @@ static const struct {
 	{"norm-warp", LAB_NORM_WARP},
 };
 
+static const struct lab_switch trials[] = {
+	/* matmuls in bf16 for sm_90 that are not cuBLASLt's: forward, and gradients of inputs */
+	{"matmul", LAB_MATMUL},
+	/* with matmul: they compute GELU and its derivative */
+	{"matmul-gelu", LAB_MATMUL_GELU},
+	/* with matmul-gelu: and the gradient of the bias of GELU's argument */
+	{"matmul-columns", LAB_MATMUL_COLUMNS},
+	/* the softmax of bf16 logits adds tiles of 256 columns; with matmul, in the matmul */
+	{"matmul-xent", LAB_MATMUL_XENT},
+};
+
 /* Returns the bits of a switch by name; -1: all, 0: unknown. */
-static int64_t find_switch(const char *name, size_t len)
+static int64_t find_switch(
+	const struct lab_switch *s, size_t n, const char *name, size_t len)
 {
 	if (len == 3 && !memcmp(name, "all", len))
 		return -1;
-	for (size_t i = 0; i < ARRAY_LEN(switches); i++)
-		if (strlen(switches[i].name) == len &&
-			!memcmp(switches[i].name, name, len))
-			return switches[i].what;
+	for (size_t i = 0; i < n; i++)
+		if (strlen(s[i].name) == len && !memcmp(s[i].name, name, len))
+			return s[i].what;
+	return 0;
+}
+
+/* Adds the bits of the names in an environment variable to *to. */
+static int lab_read(const char *variable, const struct lab_switch *s, size_t n,
+	int64_t *to, const char *what, struct err *e)
+{
+	const char *at = getenv(variable);
+	while (at && *at) {
+		size_t len = strcspn(at, ",");
+		int64_t bits = find_switch(s, n, at, len);
+		if (!bits)
+			return err_set(e, EX_USAGE, "%s: '%.*s' is not %s", variable,
+				(int)len, at, what);
+		*to |= bits;
+		at += len + (at[len] == ',');
+	}
 	return 0;
 }
 
@@ -70,25 +102,23 @@ static int read_spare(const char *variable, int *to, struct err *e)
 
 int cuda_lab_read(struct device *d, struct err *e)
 {
-	const char *at = getenv("PT_LAB_OFF");
-	if (read_spare("PT_LAB_ATTN_SPARE", &cuda_of(d)->attn_spare, e) ||
-		read_spare("PT_LAB_MATMUL_SPARE", &cuda_of(d)->matmul_spare, e))
+	struct cuda_device *c = cuda_of(d);
+	if (read_spare("PT_LAB_ATTN_SPARE", &c->attn_spare, e) ||
+		read_spare("PT_LAB_MATMUL_SPARE", &c->matmul_spare, e))
 		return -1;
-	while (at && *at) {
-		size_t len = strcspn(at, ",");
-		int64_t what = find_switch(at, len);
-		if (!what)
-			return err_set(e, EX_USAGE,
-				"PT_LAB_OFF: '%.*s' is not an optimization that can be "
-				"disabled",
-				(int)len, at);
-		cuda_of(d)->lab_off |= what;
-		at += len + (at[len] == ',');
-	}
-	return 0;
+	int rc = lab_read("PT_LAB_OFF", switches, ARRAY_LEN(switches), &c->lab_off,
+		"an optimization that can be disabled", e);
+	return rc ? rc
+		  : lab_read("PT_LAB_ON", trials, ARRAY_LEN(trials), &c->lab_on,
+			    "a kernel that can be enabled", e);
 }
 
 bool cuda_lab_off(const struct device *d, enum lab what)
 {
 	return cuda_of(d)->lab_off & what;
+}
+
+bool cuda_lab_on(const struct device *d, enum lab what)
+{
+	return cuda_of(d)->lab_on & what;
 }

@@ -1,5 +1,5 @@
 /* Element-wise kernels: biases, activations, residual sums, dropout, rotary positions. */
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/residual.h"
 
 /* Stores a whole pack in one store. nvcc turns store() into up to eight where it merges the
@@ -95,33 +95,9 @@ void cuda_sub(struct device *d, struct mat y, struct mat a, struct mat b)
 	add_signed(d, "sub", y, a, b, -1);
 }
 
-static __device__ inline float sigmoid(float x)
-{
-	return 1.0f / (1.0f + expf(-x));
-}
-
-/* Returns 2u. GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because (1 + tanh u)
- * / 2 = sigmoid(2u). */
-static __device__ inline float gelu_tanh_u2(float x)
-{
-	return 1.5957691216057308f * (x + 0.044715f * (x * x * x));
-}
-
 static __device__ inline float normal_cdf(float x)
 {
 	return 0.5f + 0.5f * erff(0.70710678118654752f * x);
-}
-
-/* Returns 1 / (1 + 2^x), for 16-bit results, by the hardware's approximate 2^x and 1 / x. */
-static __device__ inline float logistic2(float x)
-{
-	return rcp_fast(1.0f + exp2_fast(x));
-}
-
-/* Returns the exponent p for GELU's tanh form: logistic2(p) is sigmoid(gelu_tanh_u2(x)). */
-static __device__ inline float gelu_tanh_power(float x)
-{
-	return x * fmaf(-0.10294324f, x * x, -2.3022082f);
 }
 
 /* Returns the normal distribution's upper tail above x >= 0: bell = e^(-x^2 / 2) times a
@@ -141,27 +117,6 @@ static __device__ inline float normal_above(float x, float &bell)
 
 /* Each activation function has name() and name_slope(); FAST: by approximate instructions. The
  * slope is the derivative by a; if the function is gated, b becomes the derivative by b. */
-template <bool FAST> static __device__ inline float gelu_tanh(float a, float)
-{
-	if constexpr (FAST)
-		return a * logistic2(gelu_tanh_power(a));
-	else
-		return a * sigmoid(gelu_tanh_u2(a));
-}
-
-template <bool FAST> static __device__ inline float gelu_tanh_slope(float a, float &)
-{
-	if constexpr (FAST) {
-		float s = logistic2(gelu_tanh_power(a));
-		float du2 = fmaf(0.21406445f, a * a, 1.5957691f);
-		return fmaf(a * (s * (1.0f - s)), du2, s);
-	} else {
-		float s = sigmoid(gelu_tanh_u2(a));
-		float du2 = 1.5957691216057308f * (1.0f + 0.134145f * (a * a));
-		return s + a * (s * (1.0f - s)) * du2;
-	}
-}
-
 template <bool FAST> static __device__ inline float gelu(float a, float)
 {
 	if constexpr (FAST) {

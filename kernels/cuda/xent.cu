@@ -4,7 +4,7 @@
  * row in all of these kernels, so that the fused kernel has the bits of the separate ones. A
  * multiprocessor works on only two or three rows at a time: a row's second read, backwards from
  * its last packs, hits the caches. */
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/softmax.h"
 #include "kernels/cuda/vector.h"
 
 enum { ROW_WARPS = 16, AT_ONCE = 4 }; /* packs that a thread has in flight */
@@ -24,6 +24,8 @@ struct slice {
 	int64_t rows, first, vocab;
 	int cols, n_real; /* columns; columns that are not padding */
 	bool whole;	  /* rows are aligned for packs */
+	const struct softmax_state *tiles = NULL; /* [row][n_tiles]: see join_tiles() */
+	int n_tiles = 0;
 };
 
 template <typename T>
@@ -55,23 +57,7 @@ template <int WARPS, int N> static __device__ inline int packs_per_thread(int co
 	return (cols + WARPS * WARP * N - 1) / (WARPS * WARP * N);
 }
 
-/* Returns e^x. 16-bit logits do not justify the five more instructions of expf. */
-template <typename T> static __device__ inline float exp_logit(float x)
-{
-	return sizeof(T) == 4 ? expf(x) : exp2_fast(x * 1.44269504f);
-}
-
-/* The online softmax: the largest x so far, and the sum of e^(x - largest). NaN does not
- * change the maximum, but makes the sum NaN. */
-struct softmax_state {
-	float max, sum;
-};
-
-/* Returns e^(x - max), which is 1 if both are -infinity. */
-template <typename T> static __device__ inline float relative_exp(float x, float max)
-{
-	return x == max ? 1.0f : exp_logit<T>(x - max);
-}
+/* ---- statistics ---------------------------------------------------------------------- */
 
 /* Adds a pack to the online softmax; elements from `left` on do not count. */
 template <typename T, int N>
@@ -122,6 +108,64 @@ static __device__ inline struct softmax_state softmax_row(
 	return {new_max, row_sum<WARPS>(state.sum * relative_exp<T>(state.max, new_max))};
 }
 
+/* Computes the statistics of tiles of columns: a warp has a tile of 8 rows. The lanes have the
+ * columns that they would have in a matmul. */
+static __global__ void __launch_bounds__(THREADS)
+	softmax_tiles_kernel(struct softmax_state *to, const __nv_bfloat16 *logits,
+		int64_t rows, int cols, int real, int n_tiles)
+{
+	int64_t warp = thread_number() / WARP;
+	int64_t row = warp / n_tiles * 8 + lane_number() / 4;
+	int first = (int)(warp % n_tiles) * MATMUL_TILE_N;
+	float x[MATMUL_TILE_N / 8][4] = {};
+	logits += row * cols;
+	for (int i = 0; i < MATMUL_TILE_N / 8; i++)
+		for (int e = 0; e < 2; e++) {
+			int j = first + 8 * i + 2 * (lane_number() % 4) + e;
+			x[i][e] = row < rows && j < real ? widen(logits[j]) : 0;
+		}
+	struct softmax_state of = softmax_of_tile(x, 0, real - first);
+	if (row < rows && lane_number() % 4 == 0)
+		to[row * n_tiles + first / MATMUL_TILE_N] = of;
+}
+
+void cuda_softmax_tiles(
+	struct device *d, struct softmax_state *tiles, struct mat logits, int64_t real)
+{
+	int n_tiles = (int)ceil_div(logits.cols, MATMUL_TILE_N);
+	BUG_ON(logits.type != DT_BF16 || logits.cols > INT32_MAX / 2);
+	launch(d, "softmax_tiles",
+		grid_of(ceil_div(ceil_div(logits.rows, 8) * n_tiles, WARPS_PER_BLOCK)),
+		THREADS, 0, softmax_tiles_kernel, tiles, (const __nv_bfloat16 *)logits.p,
+		logits.rows, (int)logits.cols, (int)min64(real, logits.cols), n_tiles);
+}
+
+/* Joins the statistics of the tiles of a row, by all its threads. */
+template <int WARPS>
+static __device__ inline struct softmax_state join_tiles(
+	const struct slice &s, int64_t row)
+{
+	typedef __nv_bfloat16 T;
+	struct softmax_state state = {-INFINITY, 0};
+	for (int i = index_in_row<WARPS>(); i < s.n_tiles; i += WARPS * WARP) {
+		struct softmax_state tile = s.tiles[row * s.n_tiles + i];
+		float new_max = fmaxf(state.max, tile.max);
+		state.sum = state.sum * relative_exp<T>(state.max, new_max) +
+			    tile.sum * relative_exp<T>(tile.max, new_max);
+		state.max = new_max;
+	}
+	float new_max = row_max<WARPS>(state.max);
+	return {new_max, row_sum<WARPS>(state.sum * relative_exp<T>(state.max, new_max))};
+}
+
+/* Returns the statistics of a row, from its tiles if these are computed, else from its logits. */
+template <int WARPS, typename T>
+static __device__ inline struct softmax_state row_statistics(
+	const T *logits, const struct slice &s, int64_t row)
+{
+	return s.tiles ? join_tiles<WARPS>(s, row) : softmax_row<WARPS>(logits, s);
+}
+
 /* Computes the sum of the logits of a row, by all its threads. */
 template <int WARPS, typename T>
 static __device__ inline float sum_row(const T *row, const struct slice &s)
@@ -153,7 +197,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 			to.max[row] = 0, to.sum[row] = 1, to.target[row] = INFINITY;
 		return;
 	}
-	struct softmax_state state = softmax_row<WARPS>(logits, s);
+	struct softmax_state state = row_statistics<WARPS>(logits, s, row);
 	float even = s.terms.smoothing > 0 ? sum_row<WARPS>(logits, s) : 0;
 	if (index_in_row<WARPS>() == 0) {
 		int t = target_column(s, row);
@@ -165,13 +209,37 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	}
 }
 
-void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
-	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
+/* PT_LAB_ON=matmul-xent: the order of sums that a matmul can compute. Returns memory for the
+ * statistics of the tiles of *rows rows, which becomes the number of rows that fit; otherwise NULL.
+ * Callers have their own memory in the first half of the workspace. */
+static struct softmax_state *alloc_tiles(
+	struct device *d, struct mat logits, int64_t *rows)
+{
+	enum { HALF = CUDA_WORKSPACE / 2 };
+	int64_t n = ceil_div(logits.cols, MATMUL_TILE_N) *
+		    (int64_t)sizeof(struct softmax_state);
+	if (logits.type != DT_BF16 || !n || !cuda_lab_on(d, LAB_MATMUL_XENT))
+		return NULL;
+	*rows = min64(*rows, HALF / n);
+	BUG_ON(HALF < n);
+	return (struct softmax_state *)((char *)cuda_workspace(d, CUDA_WORKSPACE) + HALF);
+}
+
+static void use_tiles(struct slice *s, const struct softmax_state *tiles)
+{
+	s->tiles = tiles;
+	s->n_tiles = (int)ceil_div(s->cols, MATMUL_TILE_N);
+}
+
+static void launch_stats(struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
+	const struct softmax_state *tiles)
 {
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		const T *x = (const T *)logits.p;
 		struct slice s = make_slice<T>(logits, targets, first, vocab, terms);
+		use_tiles(&s, tiles);
 		call_by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
 			launch(d, "xent_stats", grid_of_rows<W::WARPS>(s.rows),
@@ -179,6 +247,20 @@ void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
 				xent_stats_kernel<W::WARPS, T>, to, x, s);
 		});
 	});
+}
+
+void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
+	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
+{
+	int64_t rows = logits.rows, real = max64(0, vocab - first);
+	struct softmax_state *tiles = alloc_tiles(d, logits, &rows);
+	for (int64_t i = 0; i < logits.rows; i += rows) {
+		struct mat part = mat_rows(logits, i, min64(rows, logits.rows - i));
+		if (tiles)
+			cuda_softmax_tiles(d, tiles, part, real);
+		launch_stats(d, {to.max + i, to.sum + i, to.target + i}, part,
+			targets + i, first, vocab, terms, tiles);
+	}
 }
 
 /* Returns a slice's part of the sum of e^(x - top); log_sum(): the logarithm of the whole sum. */
@@ -354,7 +436,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 		zero_row<WARPS>(logits, s);
 		return;
 	}
-	struct softmax_state state = softmax_row<WARPS>(logits, s);
+	struct softmax_state state = row_statistics<WARPS>(logits, s, row);
 	int target = target_column(s, row);
 	float lse = log_sum(state.max, slice_sum(state.sum, state.max, state.max));
 	if (target < 0 && index_in_row<WARPS>() == 0)
@@ -376,18 +458,15 @@ static void xent_unfused(struct device *d, float *loss, struct mat logits,
 	cuda_xent_bwd(d, logits, lse, targets, 0, vocab, terms, scale);
 }
 
-void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
+static void launch_fused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
-	const float *scale)
+	const float *scale, const struct softmax_state *tiles)
 {
-	if (terms.smoothing > 0) {
-		xent_unfused(d, loss, logits, targets, vocab, terms, scale);
-		return;
-	}
 	by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		T *x = (T *)logits.p;
 		struct slice s = make_slice<T>(logits, targets, 0, vocab, terms);
+		use_tiles(&s, tiles);
 		call_by_row_width(ceil_div(s.cols, PER_PACK<T>), [&](auto w) {
 			using W = decltype(w);
 			launch(d, "xent_fused", grid_of_rows<W::WARPS>(s.rows),
@@ -395,4 +474,56 @@ void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
 				xent_fused_kernel<W::WARPS, T>, loss, x, s, scale);
 		});
 	});
+}
+
+void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
+	const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
+{
+	int64_t rows = logits.rows;
+	if (terms.smoothing > 0) {
+		xent_unfused(d, loss, logits, targets, vocab, terms, scale);
+		return;
+	}
+	struct softmax_state *tiles = alloc_tiles(d, logits, &rows);
+	for (int64_t i = 0; i < logits.rows; i += rows) {
+		struct mat part = mat_rows(logits, i, min64(rows, logits.rows - i));
+		if (tiles)
+			cuda_softmax_tiles(d, tiles, part, vocab);
+		launch_fused(d, loss + i, part, targets + i, vocab, terms, scale, tiles);
+	}
+}
+
+/* The matmul computes the statistics. Returns false, with nothing done, if it cannot. */
+static bool own_linear_xent(struct device *d, float *loss, struct mat logits,
+	struct mat x, struct mat w, const int32_t *targets, int64_t vocab,
+	struct xent_terms terms, const float *scale)
+{
+	const struct mat none = mat(NULL, 0, 0);
+	int64_t rows = logits.rows;
+	struct softmax_state *tiles = alloc_tiles(d, logits, &rows);
+	if (!tiles || terms.smoothing > 0 || !cuda_lab_on(d, LAB_MATMUL))
+		return false;
+	for (int64_t i = 0; i < logits.rows; i += rows) {
+		int64_t n = min64(rows, logits.rows - i);
+		struct mat part = mat_rows(logits, i, n);
+		const struct matmul_call call = {
+			part, mat_rows(x, i, n), w, none, none, none, tiles, vocab};
+		if (!cuda_matmul_hopper(d, "linear_xent", MATMUL_XENT, &call)) {
+			BUG_ON(i);
+			return false;
+		}
+		launch_fused(d, loss + i, part, targets + i, vocab, terms, scale, tiles);
+	}
+	return true;
+}
+
+void cuda_linear_xent(struct device *d, float *loss, struct mat logits, struct mat x,
+	struct mat w, const int32_t *targets, int64_t vocab, struct xent_terms terms,
+	const float *scale)
+{
+	if (own_linear_xent(d, loss, logits, x, w, targets, vocab, terms, scale))
+		return;
+	cuda_linear_fwd(d, logits, x, w, mat(NULL, 0, 0));
+	cuda_xent_fused(d, loss, logits, targets, vocab, terms, scale);
 }

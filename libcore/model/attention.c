@@ -216,7 +216,7 @@ static void attn_out_backward(struct pass *p, const struct sublayer_run *sub,
 	struct loc loc, struct slice_gather *d)
 {
 	struct mat dout = mat_at(p, sub->grads->m[DOUT], loc);
-	row_parallel_backward(p, loc, dout, d, sub->tensors->out, no_mat());
+	row_parallel_backward(p, loc, dout, d, sub->tensors->out, no_mat(), no_mat());
 	observe_gradient(p, "attention", EXTENT_SLICE, loc, dout);
 }
 

@@ -202,6 +202,8 @@ static void alloc_grads(const struct pass *p, const struct sublayer_run *sub,
 		if (j < SUBLAYER_INPUTS) /* other gradients are not matmul operands */
 			operands[n++] = &g->m[j];
 	}
+	if (sub->fn->sums_grad && sub->fn->sums_grad(p, sub))
+		g->sums = mat_alloc(a, p->cp.local, g->m[0].cols, DT_F32);
 	/* the sum of several matmuls is fp32 */
 	g->dh = alloc_shape(
 		a, stream_shape(p, needs_one_matmul(sub) ? slice_type(p) : DT_F32));
@@ -370,6 +372,8 @@ static void compute_leaves(
 			.y = chunk_rows(p, sub->grads->d, c), .w = sub->tensors->out};
 		struct linear in[SUBLAYER_INPUTS];
 		int n = in_linears(p, sub, loc, sub->grads->m, in);
+		if (sub->grads->sums.p)
+			in[0].sums = mat_rows(sub->grads->sums, c, 1);
 		linear_weight_leaves(
 			p, loc, mat_at(p, sub->acts->m[INNER_RESULT], loc), &out, 1);
 		linear_weight_leaves(p, loc, chunk_rows(p, sub->acts->h, c), in, n);

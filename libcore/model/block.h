@@ -83,6 +83,8 @@ struct sublayer {
 		struct slice_gather *);
 	void (*inner_forward)(
 		struct pass *, const struct sublayer_run *); /* writes m[INNER_RESULT] */
+	/* Returns true if out_backward() sets sublayer_grads.sums; NULL: it does not. */
+	bool (*sums_grad)(const struct pass *, const struct sublayer_run *);
 	/* Computes the gradients of weights other than `in` and `out`; NULL: no such weights. */
 	void (*other_leaves)(struct pass *, const struct sublayer_run *, struct loc);
 	/* Compute the gradients of m[INNER_RESULT], of in_forward()'s results, of the norm's

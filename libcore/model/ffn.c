@@ -61,6 +61,14 @@ static bool fuses_gelu(const struct pass *p, int64_t layer)
 	return fuses_gelu_slope(p, layer) && !p->c.plain_kernels && !skips_matmul;
 }
 
+/* Returns true if the backward of W2 also adds the rows of its result, for the bias of W1. */
+static bool ffn_sums_grad(const struct pass *p, const struct sublayer_run *sub)
+{
+	const struct tensor *bias = sub->tensors->in_bias[0];
+	return bias && !bias->frozen && linear_can_sum(p) &&
+	       fuses_gelu_slope(p, sub->layer);
+}
+
 static void ffn_in_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	struct slice_gather *h)
 {
@@ -90,8 +98,11 @@ static void ffn_out_backward(struct pass *p, const struct sublayer_run *sub,
 {
 	struct mat dy = mat_at(p, sub->grads->m[DA], loc);
 	struct mat a = mat_at(p, sub->acts->m[A], loc);
+	struct mat sums = sub->grads->sums;
+	if (sums.p)
+		sums = mat_rows(sums, loc.chunk, 1);
 	row_parallel_backward(p, loc, dy, d, sub->tensors->out,
-		fuses_gelu_slope(p, loc.layer) ? a : no_mat());
+		fuses_gelu_slope(p, loc.layer) ? a : no_mat(), sums);
 	observe_gradient(p, "feed_forward", EXTENT_SLICE, loc, dy);
 }
 
@@ -129,6 +140,7 @@ const struct sublayer ffn_dense = {
 		[B] = RECOMPUTE_SELECTIVE},
 	.add_tensors = add_ffn_tensors,
 	.set_sizes = set_ffn_sizes,
+	.sums_grad = ffn_sums_grad,
 	.in_forward = ffn_in_forward,
 	.inner_forward = ffn_act_forward,
 	.out_backward = ffn_out_backward,

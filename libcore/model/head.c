@@ -116,6 +116,12 @@ static void logits_forward(struct pass *p, const struct band *b, int s)
 	int64_t row = (p->tp.first + s) * b->rows;
 	param_use(p, p->m->output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
+		const struct linear l = {.y = band_logits(p, b, s, i), .w = p->m->output};
+		if (fuses_loss(p) && !p->observer) {
+			linear_loss(p, &l, mat_rows(b->h, i, l.y.rows), b->loss + i,
+				b->targets + i, loss_terms(p));
+			continue;
+		}
 		struct mat logits = compute_logits(p, b, s, i);
 		observe_rows(p, b, "output", EXTENT_SLICE,
 			(struct loc){p->m->c.layers, s, b->chunk}, logits, i);

@@ -308,6 +308,19 @@ void linear_forward(struct pass *p, struct loc loc, const struct linear *l, stru
 	comm_poll();
 }
 
+void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,
+	const int32_t *targets, struct xent_terms terms)
+{
+	const struct loc head = {-1, 0, 0};
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat a = cast_activation(p, head.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, head, l->w, SUM_COLS);
+	p->d->k->linear_xent(p->d, loss, l->y, a, b, targets, p->m->c.vocab, terms,
+		&p->step->loss_scale);
+	arena_reset(p->d->scratch, mark);
+	comm_poll();
+}
+
 static void backward_joined(
 	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
@@ -357,6 +370,11 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 bool linear_can_fuse(const struct pass *p, int64_t layer)
 {
 	return is_low_precision(p) && !layer_is_float8(p, layer);
+}
+
+bool linear_can_sum(const struct pass *p)
+{
+	return p->tp.n == 1 && !p->c.plain_kernels;
 }
 
 /* ---- matmuls piece by piece -------------------------------------------------------- */
@@ -451,7 +469,8 @@ void row_parallel_forward(struct pass *p, struct loc loc, struct slice_sum *sum,
 }
 
 void row_parallel_backward(struct pass *p, struct loc loc, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input)
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input,
+	struct mat sums)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	param_use(p, w, loc.slice);
@@ -462,7 +481,7 @@ void row_parallel_backward(struct pass *p, struct loc loc, struct mat dx,
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
 		if (n && gelu_input.p)
 			p->d->k->linear_gelu_bwd(
-				p->d, to, rows, b, mat_rows(gelu_input, first, n));
+				p->d, to, rows, b, mat_rows(gelu_input, first, n), sums);
 		else if (n)
 			matmul_backward_x(p, to, rows, b, false);
 		comm_poll();
@@ -509,6 +528,8 @@ static void compute_bias_leaf(struct pass *p, struct loc loc, const struct linea
 	struct mat db = leaf_buffer(p, l->bias, loc);
 	if (joined.p)
 		p->d->k->copy(p->d, db, mat_rows(joined, row, db.cols));
+	else if (l->sums.p)
+		p->d->k->copy(p->d, db, l->sums);
 	else
 		p->d->k->bias_bwd(p->d, db, l->y);
 	leaf_done(p, l->bias, loc, 0);

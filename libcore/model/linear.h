@@ -41,9 +41,13 @@ struct linear {
 	struct mat y;
 	const struct tensor *w, *bias;
 	struct mat gelu; /* receives GELU(y) from the same kernel; or empty */
+	struct mat sums; /* sums of y over its rows, the gradient of the bias; or empty */
 };
 /* Computes y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct loc loc, const struct linear *l, struct mat x);
+/* Computes the loss of rows of x, and l->y, the gradient of their logits x w^T. */
+void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,
+	const int32_t *targets, struct xent_terms terms);
 /* Computes dx = the sum of y w over n. The weights have been gathered. If the y have a stride,
  * they are all columns of one matrix, and the sum is one matmul; likewise in linear_weight_leaves(). */
 void linear_backward_x(
@@ -64,9 +68,13 @@ void column_parallel_backward(struct pass *p, struct loc loc, struct slice_sum *
 /* Adds x w^T to the sum over slices. */
 void row_parallel_forward(struct pass *p, struct loc loc, struct slice_sum *sum,
 	struct mat x, const struct tensor *w);
-/* Computes dx = dy w, times the derivative of GELU at `gelu_input` unless that is empty. */
+/* Computes dx = dy w, times the derivative of GELU at `gelu_input` unless that is empty. Then sets
+ * `sums` to the sums of dx over its rows, unless it is empty, as without linear_can_sum(). */
 void row_parallel_backward(struct pass *p, struct loc loc, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input);
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input,
+	struct mat sums);
+/* Returns true if one call of row_parallel_backward() has all rows of a chunk and slice. */
+bool linear_can_sum(const struct pass *p);
 /* Computes the leaves dw = y^T x and, with a bias, db = column sums of y, for each of n. */
 void linear_weight_leaves(
 	struct pass *p, struct loc loc, struct mat x, const struct linear *l, int n);

@@ -34,6 +34,8 @@ struct sublayer_grads {
 	struct mat d;  /* [chunk][row][dim], gradient of the sublayer's output */
 	struct mat dh; /* [chunk][row][dim], gradient of the norm's output */
 	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
+	struct mat
+		sums; /* [chunk][cols of m[0]], fp32: sums of m[0] over rows; or empty */
 	struct mat amax; /* float8: amax and scales of d and m, as in block_acts */
 };
 

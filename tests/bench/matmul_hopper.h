@@ -2,7 +2,7 @@
  * benchmarks and tests find it as a symbol. */
 #pragma once
 
-#include "kernels/kernels.h"
+#include "kernels/cuda/matmul.h"
 
 /* y[m][n] = x[m][k] w[n][k]^T + bias[n], in bf16 with a bias of fp32 or none. A number of y is one
  * fp32 sum in the order of k, 16 products at a time as the tensor cores add them, then the bias, then
@@ -18,3 +18,12 @@ struct matmul_variant {
 
 /* The last has no name. Its name in the plugin is "pt_matmuls_hopper". */
 extern const struct matmul_variant pt_matmuls_hopper[];
+
+/* The epilogues of kernels/cuda/matmul.h. Their name in the plugin is "pt_matmul_epilogues". */
+struct matmul_epilogues {
+	bool (*run)(struct device *d, const char *name, enum matmul_kind kind,
+		const struct matmul_call *c);
+	void (*softmax_tiles)(struct device *d, struct softmax_state *tiles,
+		struct mat logits, int64_t real);
+};
+extern const struct matmul_epilogues pt_matmul_epilogues;

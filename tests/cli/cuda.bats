@@ -371,6 +371,39 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	done
 }
 
+@test "PT_LAB_ON: our own matmuls have cuBLASLt's bits, and their epilogues those of separate kernels" {
+	make_shard
+	local o=("${TINY[@]:1}" --device cuda --dim 64 --ffn-dim 264 -T 48 --dtype bf16 --vocab-multiple 264 -n 2) gelu
+	trained() { # ARCHITECTURE PT_LAB_ON
+		PT_LAB_ON=$2 pt-train "${o[@]}" -a "$1" -o "$1-$2" --profile 2:2 >/dev/null 2>"$1-$2.err"
+	}
+	runs() { # ARCHITECTURE PT_LAB_ON KERNEL...
+		for kernel in "${@:3}"; do grep -q "^ *$kernel " "$1-$2.err"; done
+	}
+	same() { # ARCHITECTURE NAMES NAMES
+		cmp "$1-$2/checkpoints/latest.h5" "$1-$3/checkpoints/latest.h5"
+	}
+	# (the emulated cuBLASLt adds in the order of k too; its GELU' multiplies what is not rounded)
+	trained llama ''
+	trained llama matmul
+	same llama '' matmul
+	gelu=matmul,matmul-gelu
+	trained gpt2 matmul
+	trained gpt2 $gelu
+	trained gpt2 $gelu,matmul-columns
+	runs gpt2 $gelu linear_gelu_fwd linear_gelu_bwd
+	same gpt2 matmul $gelu
+	same gpt2 matmul $gelu,matmul-columns
+	trained llama matmul-xent
+	trained llama matmul,matmul-xent
+	runs llama matmul-xent softmax_tiles
+	runs llama matmul,matmul-xent linear_xent
+	same llama matmul-xent matmul,matmul-xent
+	PT_LAB_ON=matmul,nothing run on_gpu -n 1 -o other
+	[ "$status" -eq 64 ]
+	[[ $output == *"PT_LAB_ON: 'nothing'"* ]]
+}
+
 @test "PT_LAB_OFF leaves out what makes it quick, and no bit changes" {
 	make_shard
 	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1)

@@ -87,6 +87,18 @@ sample_of() { # FILE: what follows its announcement
 	PT_EMU_LAZY=yes same_on 3 --fsdp 3 --offload all --offload-to .
 }
 
+@test "so do two with our own matmuls; recomputation changes no bit either" {
+	make_shard
+	SMALL+=(--dtype bf16 -a gpt2 --dim 64 --ffn-dim 272 --vocab-multiple 48)
+	export PT_LAB_ON=all
+	on_gpu 1 -o one >/dev/null
+	same_on 2 --tp 2
+	same_on 1 --recompute selective
+	! spare_starts || return 0
+	same_on 2 --cp 2
+	same_on 2 --fsdp 2 --zero 3
+}
+
 @test "so do two in float8; a step of several is no graph" {
 	make_shard
 	SMALL+=(--dtype float8 --no-float8-skip-ends)

@@ -5,7 +5,7 @@
 
 #include <dlfcn.h>
 
-/* NULL: not the device of the plugin, or the plugin does not have it. */
+/* Returns a symbol of the device's plugin, or NULL. */
 static inline const void *plugin_symbol(const struct device *d, const char *name)
 {
 	const void *fn;
@@ -15,7 +15,13 @@ static inline const void *plugin_symbol(const struct device *d, const char *name
 	return lib ? dlsym(lib, name) : NULL;
 }
 
+/* NULL: not the device of the plugin. */
 static inline const struct matmul_variant *matmuls_hopper(const struct device *d)
 {
 	return plugin_symbol(d, "pt_matmuls_hopper");
+}
+
+static inline const struct matmul_epilogues *matmul_epilogues(const struct device *d)
+{
+	return plugin_symbol(d, "pt_matmul_epilogues");
 }

@@ -73,9 +73,9 @@ static struct mat as(enum dtype type, struct mat x)
 
 static void check_same(const char *what, struct mat x, struct mat y)
 {
-	if (memcmp(x.p, y.p, (size_t)mat_bytes(x)) != 0)
-		fail_msg("%s: other bits, of %d x %d, type %d", what, (int)x.rows,
-			(int)x.cols, (int)x.type);
+	struct mat a = x.type == DT_F32 ? x : loaded(x),
+		   b = y.type == DT_F32 ? y : loaded(y);
+	check_bits(what, a.p, b.p, mat_size(x));
 }
 
 struct norm_case {
@@ -212,11 +212,12 @@ static void check_gelu(
 	struct mat w = as(type, twin_random(out, in, 0.1).f);
 	struct mat back = as(type, twin_random(in, out, 0.1).f); /* of the next layer */
 	struct mat bias = as(type, twin_random(1, out, 1).f);
-	struct mat y[2], a[2], da[2];
+	struct mat y[2], a[2], da[2], sums[2];
 	for (int i = 0; i < 2; i++) {
 		y[i] = as(type, twin_random(n, out, 1).f);
 		a[i] = as(type, twin_random(n, out, 1).f);
 		da[i] = as(type, twin_random(n, out, 1).f);
+		sums[i] = mat_blank(1, out);
 	}
 	d->k->linear_fwd(d, a[0], x, w, bias);
 	d->k->act_fwd(d, ACT_GELU_TANH, y[0], a[0], none);
@@ -225,7 +226,9 @@ static void check_gelu(
 	check_same("linear_gelu_fwd, what GELU is of", a[1], a[0]);
 	d->k->linear_bwd_x(d, da[0], x, back, false);
 	d->k->act_bwd(d, ACT_GELU_TANH, da[0], none, da[0], a[0], none);
-	d->k->linear_gelu_bwd(d, da[1], x, back, a[0]);
+	d->k->linear_gelu_bwd(d, da[1], x, back, a[0], sums[1]);
+	d->k->bias_bwd(d, sums[0], da[1]);
+	check_same("linear_gelu_bwd, sums", sums[1], sums[0]);
 	if (d->discrete && type != DT_F32 && out % 8 == 0)
 		check_rounded_less(da[1], da[0], type);
 	else

@@ -545,7 +545,7 @@ static struct gelu_results gelu_of(struct device *d, const struct gelu *g)
 	r.a = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
 	r.da = stored(twin_random(GELU_ROWS, GELU_OUT, 1).f, DT_BF16);
 	d->k->linear_gelu_fwd(d, r.y, r.a, g->x.f, g->w.f, g->bias.f);
-	d->k->linear_gelu_bwd(d, r.da, g->x.f, g->back.f, r.a);
+	d->k->linear_gelu_bwd(d, r.da, g->x.f, g->back.f, r.a, mat(NULL, 0, 0));
 	return r;
 }
 

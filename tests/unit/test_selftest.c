@@ -155,7 +155,7 @@ static void check_matmuls(enum dtype type, enum dtype operand)
 		{KERNEL_linear_bwd_x, .m = {in, dy, w}},
 		{KERNEL_linear_bwd_w, .m = {dw, dy, x}, .n = {!bytes}},
 		{KERNEL_linear_gelu_fwd, .m = {out, out, x, w, bias}},
-		{KERNEL_linear_gelu_bwd, .m = {in, dy, w, in}},
+		{KERNEL_linear_gelu_bwd, .m = {in, dy, w, in, shape(1, IN, DT_F32)}},
 	};
 	for (size_t i = 0; i < (bytes ? 3 : ARRAY_LEN(calls)); i++) {
 		struct kernel_call c = calls[i];
@@ -517,7 +517,7 @@ static void add_call(struct kernel_call c)
 		[KERNEL_linear_row] = "no nk ok 1o",
 		[KERNEL_linear_gelu_fwd] = "no no nk ok 1o",
 		[KERNEL_linear_bwd_x] = "ni nk ki",
-		[KERNEL_linear_gelu_bwd] = "ni nk ki ni",
+		[KERNEL_linear_gelu_bwd] = "ni nk ki ni 1i",
 		[KERNEL_linear_bwd_w] = "oi ko ki",
 	};
 	const char *s = dims[c.kernel];
