@@ -63,7 +63,10 @@ print(r.verdict, r.exit_code, r.findings[0].text)'
 	echo '{"options": {"report": "owned"}, "batch": ["batch-0.pt"]}' >step/step.json
 	code_of 1 "$python" -c 'import pt; pt.check("step")'
 	says "step.json: 'report' is not a fact of a step"
-	code_of 1 env PATH=/nowhere "$(command -v "$python")" -c 'import pt; pt.compare("a", "b")'
+	code_of 1 "$python" -c 'import os, pt, sys
+os.environ["PATH"] = "/nowhere"
+sys.executable = "/nowhere/python3"
+pt.compare("a", "b")'
 	says 'pt-compare is missing'
 }
 
