@@ -305,9 +305,10 @@ build-fuzzers: $(FUZZERS)
 mutants-now: programs $(CHECKS) $(IO_FAULTS)
 	@tests/tools/mutate $O $(PATTERN)
 
-# Bugs that other trainers had: two steps, and pt-compare --locate. PATTERN as above.
+# Bugs that other trainers had: two steps, and pt-compare --locate. Writes share/museum.md, unless there is a
+# PATTERN as above.
 public-bugs-now: programs
-	@tests/tools/mutate --public-bugs $O $(PATTERN)
+	@tests/tools/museum $O $(PATTERN)
 
 bench-now: programs $(TESTS)
 	@tests/bench/run $O
@@ -397,6 +398,7 @@ help:
 	@echo 'fuzz       fuzz every parser of untrusted input, FUZZ_SECONDS=60 each'
 	@echo 'mutants    plant bugs of real systems in a copy: does a test detect each?'
 	@echo 'public-bugs  plant bugs that other trainers had: which tensor does pt-compare --locate name?'
+	@echo '           Writes share/museum.md; PATTERN=...: only bugs whose name matches, without the page'
 	@echo 'bench      measure speed, relative to limits measured in the same run'
 	@echo 'validate-plan  compare predicted step times with published ones (ROWS=: a file)'
 	@echo 'validate-titan  the same with the figures of torchtitan'

@@ -109,9 +109,10 @@ static void append_update(const struct step_check *c, struct str *out)
 		const struct tensor_check *x = &c->of[i];
 		if (!x->decays || x->update.wrong)
 			continue;
-		decayed += fabs(x->decay - c->decay) <= fmax(0.01, 0.02 * c->decay) &&
-			   c->decay > 0;
-		plain += fabs(x->decay) <= 0.01;
+		bool is_plain = !(fabs(x->decay) > fabs(x->decay - c->decay));
+		decayed += !is_plain && c->decay > 0 &&
+			   fabs(x->decay - c->decay) <= fmax(0.01, 0.02 * c->decay);
+		plain += is_plain && fabs(x->decay) <= 0.01;
 	}
 	str_printf(out, "        learning rate %.6g at the optimizer's step %.0f", c->lr,
 		c->files.step);

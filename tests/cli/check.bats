@@ -69,6 +69,16 @@ logged() { # COLUMN STEP RUN
 	done
 }
 
+@test "a small weight decay is not counted as none" {
+	make_window
+	steps run 2 --weight-decay 0.01 --lr 0.01
+	code_of 0 check --batch batch.u16
+	says '; weight decay: 0.01 (9 tensors), none (3)'
+	steps plain 2 --weight-decay 0 --lr 0.01
+	code_of 0 pt-check --shape 1,17 "$(at plain 1)" "$(at plain 2)" --batch batch.u16
+	says '; weight decay: none (12 tensors)'
+}
+
 @test "a step on four ranks is right, in every layout" {
 	make_window
 	tiny_on 4 "${ONE[@]}" -o run --steps 2 --fsdp 1 --tp 2 --cp 2 >/dev/null

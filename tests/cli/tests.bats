@@ -45,8 +45,8 @@ top=$BATS_TEST_DIRNAME/../..
 	mapfile -t bench < <(shell_of tests/bench 2>/dev/null | grep -v calibrate)
 	mapfile -t quick < <(printf '%s\n' tests/cli/*.bats | grep -v /long_)
 	tests/tools/packages build Makefile share/deps share/jobs/* -- 'build demo' share/demo "${recipes[@]}" \
-		-- 'build check' tests/run tests/tools/{find_nccl,nccl_rank} "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
-		-- 'build check long' tests/cli/long_*.bats tests/tools/mutate tests/bench/calibrate \
+		-- 'build check' tests/run tests/tools/{find_nccl,nccl_rank} share/action/judge "${quick[@]}" tests/cli/helpers.bash "${bench[@]}" \
+		-- 'build check long' tests/cli/long_*.bats tests/tools/{mutate,museum} tests/bench/calibrate \
 		-- 'build check lint' tests/lint tests/tools/names man/generate -- 'build fuzz' tests/fuzz/run >"$BATS_TEST_TMPDIR/found"
 	not grep . "$BATS_TEST_TMPDIR/found"
 }
@@ -56,6 +56,28 @@ top=$BATS_TEST_DIRNAME/../..
 	code_of 0 tests/tools/plant --check tests/mutants/* tests/bench/bugs
 	[ -z "$output" ]
 	[ "$(tests/tools/plant --list tests/mutants/* | wc -l)" -ge 489 ]
+}
+
+# The table that mutate prints, made from the page, gives the page again.
+@test "tests/tools/museum: the rows of share/museum.md agree with tests/mutants" {
+	cd "$top" || return
+	rows() {
+		grep '^| `' "$1"
+	}
+	rows share/museum.md | sed 's/\\|/|/g; s/&lt;/</g' | awk -F ' [|] ' '{ name = substr($1, 4, length($1) - 4)
+		sub(/ [|]$/, "", $7)
+		gsub(/`/, "", $3)
+		printf "%-28s %-4s %4s s  %-76s %s\n", name, $5, $7, $6, $3 }' >"$BATS_TEST_TMPDIR/table"
+	code_of 0 tests/tools/museum --page "$BATS_TEST_TMPDIR/table"
+	rows share/museum.md >"$BATS_TEST_TMPDIR/page"
+	[ "$(wc -l <"$BATS_TEST_TMPDIR/page")" -ge 100 ]
+	diff <(rows <(echo "$output")) "$BATS_TEST_TMPDIR/page"
+	# rows that were not run are not written
+	sed -i 1d "$BATS_TEST_TMPDIR/table"
+	code_of 0 tests/tools/museum --page "$BATS_TEST_TMPDIR/table"
+	diff <(rows <(echo "$output")) <(sed 1d "$BATS_TEST_TMPDIR/page")
+	echo 'a build that failed' >"$BATS_TEST_TMPDIR/table"
+	code_of 1 tests/tools/museum --page "$BATS_TEST_TMPDIR/table"
 }
 
 @test "tests/tools/plant: edits lines of a file, or of one function" {
