@@ -210,7 +210,7 @@ void normalize_weights(double *w, int64_t n)
 	free(sorted);
 }
 
-/* Returns true if weights of single targets explain the gradients. (explained_by_sequences() tries weights of
+/* Returns true if target weights explain the gradients. (explained_by_sequences() tries weights of
  * whole sequences, which are fewer.) */
 bool explained_by_targets(struct cause_search *s)
 {

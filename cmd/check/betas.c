@@ -126,7 +126,7 @@ int solve_betas(struct step_check *c, bool *solved, struct err *e)
 	if (!(beta1 > 0.01 && beta1 < 0.9999 && factor > 0) ||
 		fabs(beta1 - a->beta1) < 1e-3)
 		return 0;
-	/* (gradients kept from the step before also raise exp_avg: see explained_by_kept_gradients()) */
+	/* (kept gradients also raise exp_avg: see explained_by_kept_gradients()) */
 	double kept = (beta1 - a->beta1) * (1 - a->beta1) / (factor * (1 - beta1));
 	if (c->files.m0 >= 0 && fabs(kept - 1) < 0.01)
 		return 0;

@@ -171,7 +171,7 @@ void run_dir_undo(struct run *r);
 int run_dir_archive_log(const struct run *r, struct err *e);
 /* Removes run.h5 and the checkpoints of the previous run, of all its workers, for --overwrite. */
 void run_dir_clear(const struct run *r, const struct train_opts *o);
-/* Returns true if another worker of a checkpoint's run has never written one; a ckpt_has_just_begun(). */
+/* Returns true if another worker of the run has never written a checkpoint; a ckpt_has_just_begun(). */
 bool run_dir_has_just_begun(const struct ckpt *c);
 
 /* ---- the run ------------------------------------------------------------------------- */

@@ -132,7 +132,7 @@ struct timeline {
 	double bubble; /* 1 - busy / (ranks x total) */
 };
 
-/* Computes when each action runs if all start as early as possible. Free with timeline_release(). */
+/* Computes when each action can run at the earliest. Release with timeline_release(). */
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
 void timeline_release(struct timeline *t);
