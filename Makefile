@@ -10,9 +10,11 @@ DEPS = yes
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
 
 # ---- flags --------------------------------------------------------------------------
-PKGS = hdf5-serial jansson libpcre2-8 libutf8proc libxxhash libzstd mpich zlib
+# (MPICH: only its header; the library is loaded at run time)
+LINKED = hdf5-serial jansson libpcre2-8 libutf8proc libxxhash libzstd zlib
+PKGS = $(LINKED) mpich
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(LINKED) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \
   -Wconversion -Wno-sign-conversion -Wno-psabi -Wno-missing-field-initializers -Wundef \
   -Wwrite-strings
