@@ -10,9 +10,11 @@ DEPS = yes
 PROGRAMS = $(notdir $(basename $(wildcard cmd/pt-*.c)))
 
 # ---- flags --------------------------------------------------------------------------
-PKGS = hdf5-serial jansson libpcre2-8 libutf8proc libxxhash libzstd mpich zlib
+# (MPICH: only its header; the library is loaded at run time)
+LINKED = hdf5-serial jansson libpcre2-8 libutf8proc libxxhash libzstd zlib
+PKGS = $(LINKED) mpich
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-PKG_LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
+PKG_LIBS := $(shell pkg-config --libs $(LINKED) 2>/dev/null)
 WARN = -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes \
   -Wconversion -Wno-sign-conversion -Wno-psabi -Wno-missing-field-initializers -Wundef \
   -Wwrite-strings
@@ -249,7 +251,9 @@ NEEDS_coverage = build check
 NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
-demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs:
+NEEDS_wheel = build wheel
+NEEDS_deb = build deb
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -380,6 +384,22 @@ uninstall:
 	made=$$(sort -ru $(SHARE)/pt/directories 2>/dev/null); rm -rf $(INSTALLED); \
 	  for d in $$made; do [ ! -d $(ROOT)/$$d ] || rmdir --ignore-fail-on-non-empty $(ROOT)/$$d; done
 
+# ---- packages ------------------------------------------------------------------------
+# What `make install` installs, in a directory of its own. The programs are built already.
+STAGED = env -u MAKEFLAGS -u MAKELEVEL $(MAKE) --no-print-directory -s -o all CUDA=no O=$O install
+
+# A wheel for pip, with all libraries except the C library and MPI in the programs: for any Linux.
+wheel-now: programs
+	@rm -rf $O/wheel/root && mkdir -p $O/wheel
+	@$(STAGED) DESTDIR=$(abspath $O/wheel/root) PREFIX=
+	@share/python/make_wheel $O $O/wheel/root $O/wheel
+
+# A package for the Debian of this machine, which needs the libraries that it links.
+deb-now: programs
+	@rm -rf $O/deb/root && mkdir -p $O/deb
+	@$(STAGED) DESTDIR=$(abspath $O/deb/root) PREFIX=/usr
+	@share/make_deb $O/deb
+
 # A build leaves the file `flags`, a recipe the file .pt-recipe. Directories without them are kept.
 clean:
 	@for d in $O build-san build-lint build-fuzz build-coverage demo convergence; do \
@@ -412,9 +432,11 @@ help:
 	@echo 'install    install into PREFIX=$(PREFIX), below DESTDIR;  uninstall: remove it'
 	@echo '           With nvcc, all and install compile CUDA kernels for minutes. CUDA=no: without them;'
 	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
+	@echo 'wheel      make $O/wheel/pt_train-*.whl for pip: any Linux with glibc 2.28, without root'
+	@echo 'deb        make $O/deb/pt_*.deb for the Debian of this machine'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE

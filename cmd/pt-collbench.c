@@ -137,7 +137,7 @@ static const char *const synopsis[] = {
 
 static void versions(struct str *out)
 {
-	str_printf(out, "%s\nHDF5 %s\n", comm_version(), h5_version());
+	str_printf(out, "%s\nHDF5 %s\n", comm_find_version(), h5_version());
 }
 
 static const struct program program = {

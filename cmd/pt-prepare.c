@@ -8,7 +8,6 @@
 #include "prepare/token_file.h"
 #include "prepare/train_vocab.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 struct opts {
@@ -553,22 +552,11 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_DOCUMENTS] = "use a smaller --shard-size",
 };
 
-/* Resets the signal handlers that libraries of MPICH (UCX) install when they are loaded, so that
- * unfinished files are removed. */
-static void reset_signal_handlers(void)
-{
-	struct sigaction a;
-	for (int s = 1; s < NSIG; s++)
-		if (!sigaction(s, NULL, &a) && a.sa_handler != SIG_IGN)
-			signal(s, SIG_DFL);
-}
-
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
 	struct strs operands = {0};
-	reset_signal_handlers();
 	log_name(program.name);
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);

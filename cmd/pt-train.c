@@ -11,7 +11,7 @@
 
 static void print_versions(struct str *out)
 {
-	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_version(),
+	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_find_version(),
 		device_isa());
 }
 

@@ -22,29 +22,12 @@ static void on_stop(int sig)
 	stop_signal = sig;
 }
 
-/* The action for SIGHUP at the start of the program. UCX, which MPICH may load, replaces it before
- * main() with a handler that does nothing, even under nohup. So the program reads the action before
- * libraries start, and restores it afterwards. */
-static struct sigaction hangup;
-
-static void read_hangup(void)
-{
-	sigaction(SIGHUP, NULL, &hangup);
-}
-
-__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(
-	void) = read_hangup;
-
-__attribute__((constructor)) static void restore_hangup(void)
-{
-	sigaction(SIGHUP, &hangup, NULL);
-}
-
 static void catch_signals(void)
 {
 	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
+	struct sigaction a = {.sa_handler = on_stop, .sa_flags = SA_RESTART}, hangup;
+	sigaction(SIGHUP, NULL, &hangup); /* ignored under nohup */
 	const size_t n = ARRAY_LEN(stops) - (hangup.sa_handler == SIG_IGN);
-	struct sigaction a = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
 	sigemptyset(&a.sa_mask);
 	stop_signal = 0;
 	for (size_t i = 0; i < n; i++)

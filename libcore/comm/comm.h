@@ -35,7 +35,7 @@ struct comm {
 	int64_t sent; /* bytes that this rank has sent in the group */
 };
 
-/* Collective. The group of all ranks. MPI is initialized if a launcher has set PMI_RANK, PMI_ID,
+/* Collective. The group of all ranks. MPI is loaded and initialized if a launcher has set PMI_RANK, PMI_ID,
  * PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with PT_MPI=yes. */
 struct comm *comm_open(void);
 /* A group that contains only this rank. */
@@ -64,7 +64,10 @@ struct comm_place {
 const struct comm_place *comm_place(void);
 /* Sets the number of ranks per host for later plans, and whether they share memory. */
 void comm_plan_hosts(int host_ranks, bool shares);
-const char *comm_version(void); /* "MPICH 4.0.2"; MPI need not be running */
+/* Returns "MPICH 4.0.2 (MPI 4.0)", or "no MPI" while its library is not loaded. MPI need not be running. */
+const char *comm_version(void);
+/* Loads the library to return its version, or "no MPI library" if that fails. */
+const char *comm_find_version(void);
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */
 

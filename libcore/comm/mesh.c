@@ -2,6 +2,10 @@
 #include "comm/mesh.h"
 #include "comm/simulate.h"
 
+#define START_MORE_RANKS                                                             \
+	"; start more by mpiexec, which `apt install mpich` or `pip install mpich` " \
+	"installs"
+
 const char *const axis_names[N_AXES] = {"pp", "dp", "fsdp", "cp", "tp"};
 
 struct mesh_group {
@@ -26,9 +30,10 @@ int mesh_resolve(
 			continue;
 		}
 		if (wanted[a] < 1 || wanted[a] > ranks)
-			return err_set(e, EX_USAGE, "%s is %lld, but there %s %d rank%s",
-				axis_names[a], (long long)wanted[a],
-				ranks == 1 ? "is" : "are", ranks, plural(ranks));
+			return err_set(e, EX_USAGE,
+				"%s is %lld, but there %s %d rank%s%s", axis_names[a],
+				(long long)wanted[a], ranks == 1 ? "is" : "are", ranks,
+				plural(ranks), ranks == 1 ? START_MORE_RANKS : "");
 		degree[a] = (int)wanted[a];
 		product *= wanted[a];
 	}

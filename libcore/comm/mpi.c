@@ -2,6 +2,8 @@
 #include "base/launch.h"
 #include "comm/mpi_internal.h"
 
+#include <signal.h>
+
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
 /* Ends the program unless an MPI call succeeded. `w`: the operation to which the call belongs. */
@@ -11,7 +13,7 @@ static void require_success(const struct comm *c, int rc, const struct comm_what
 	int len = 0;
 	if (rc == MPI_SUCCESS)
 		return;
-	MPI_Error_string(rc, text, &len);
+	mpi.Error_string(rc, text, &len);
 	die(EX_FAILED, "%s of %lld bytes on %s (%d ranks), number %llu: %.*s", w->name,
 		(long long)w->n_bytes, c->name, c->size, (unsigned long long)w->seq, len,
 		text);
@@ -40,10 +42,10 @@ static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 	MPI_Request q;
 	MPI_Datatype t = mpi_type(a->type);
 	int previous = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
-	int rc = MPI_Isend_c(a->send, a->count, t, next, TAG_SENDRECV, m, &q);
+	int rc = mpi.Isend_c(a->send, a->count, t, next, TAG_SENDRECV, m, &q);
 	if (rc == MPI_SUCCESS) {
 		add_handle(r, q);
-		rc = MPI_Irecv_c(a->recv, a->count, t, previous, TAG_SENDRECV, m, &q);
+		rc = mpi.Irecv_c(a->recv, a->count, t, previous, TAG_SENDRECV, m, &q);
 		add_handle(r, q);
 	}
 	return rc;
@@ -71,31 +73,31 @@ static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	switch (what) {
 	case COLL_ALLREDUCE:
 		return EITHER(
-			MPI_Iallreduce_c, MPI_Allreduce_c, send, a->recv, n, t, op, m);
+			mpi.Iallreduce_c, mpi.Allreduce_c, send, a->recv, n, t, op, m);
 	case COLL_REDUCE: /* in place: MPI_IN_PLACE is valid on the root only */
-		return EITHER(MPI_Ireduce_c, MPI_Reduce_c,
+		return EITHER(mpi.Ireduce_c, mpi.Reduce_c,
 			a->send || at_root ? send : a->recv, a->recv, n, t, op, a->root,
 			m);
 	case COLL_BROADCAST:
-		return EITHER(MPI_Ibcast_c, MPI_Bcast_c, a->recv, n, t, a->root, m);
+		return EITHER(mpi.Ibcast_c, mpi.Bcast_c, a->recv, n, t, a->root, m);
 	case COLL_ALLGATHER:
 		return EITHER(
-			MPI_Iallgather_c, MPI_Allgather_c, send, n, t, a->recv, n, t, m);
+			mpi.Iallgather_c, mpi.Allgather_c, send, n, t, a->recv, n, t, m);
 	case COLL_REDUCESCATTER:
-		return EITHER(MPI_Ireduce_scatter_block_c, MPI_Reduce_scatter_block_c,
+		return EITHER(mpi.Ireduce_scatter_block_c, mpi.Reduce_scatter_block_c,
 			send, a->recv, n, t, op, m);
 	case COLL_SCATTER:
-		return EITHER(MPI_Iscatter_c, MPI_Scatter_c, a->send ? a->send : a->recv,
+		return EITHER(mpi.Iscatter_c, mpi.Scatter_c, a->send ? a->send : a->recv,
 			n, t, a->send ? a->recv : own_block(c, a), n, t, a->root, m);
 	case COLL_GATHER:
-		return EITHER(MPI_Igather_c, MPI_Gather_c,
+		return EITHER(mpi.Igather_c, mpi.Gather_c,
 			a->send ? a->send : own_block(c, a), n, t, a->recv, n, t, a->root,
 			m);
 	case COLL_ALLTOALL:
 		return EITHER(
-			MPI_Ialltoall_c, MPI_Alltoall_c, send, n, t, a->recv, n, t, m);
+			mpi.Ialltoall_c, mpi.Alltoall_c, send, n, t, a->recv, n, t, m);
 	default:
-		return EITHER(MPI_Ibarrier, MPI_Barrier, m);
+		return EITHER(mpi.Ibarrier, mpi.Barrier, m);
 	}
 }
 
@@ -108,9 +110,9 @@ static int start_request(const struct comm *c, struct comm_request *r)
 	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_SENDRECV)
 		return start_ring(m, c, r);
 	if (r->kind == COMM_SEND)
-		rc = MPI_Isend_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
+		rc = mpi.Isend_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
 	else if (r->kind == COMM_RECV)
-		rc = MPI_Irecv_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
+		rc = mpi.Irecv_c(a->recv, a->count, MPI_BYTE, r->peer, r->tag, m, &q);
 	else
 		rc = run_collective(m, c, r->coll, a, &q);
 	if (rc == MPI_SUCCESS)
@@ -122,7 +124,7 @@ static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a
 {
 	MPI_Datatype t = mpi_type(a->type);
 	int previous = (c->rank + c->size - 1) % c->size, next = (c->rank + 1) % c->size;
-	return MPI_Sendrecv_c(a->send, a->count, t, next, TAG_SENDRECV, a->recv, a->count,
+	return mpi.Sendrecv_c(a->send, a->count, t, next, TAG_SENDRECV, a->recv, a->count,
 		t, previous, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
 }
 
@@ -140,7 +142,7 @@ static void mpi_call_send(
 	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
 {
 	mpi_lock();
-	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c)), "send",
+	CHECK(c, mpi.Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c)), "send",
 		n_bytes);
 	mpi_unlock();
 }
@@ -149,7 +151,7 @@ static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, in
 {
 	mpi_lock();
 	CHECK(c,
-		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c),
+		mpi.Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_handle(c),
 			MPI_STATUS_IGNORE),
 		"receive", n_bytes);
 	mpi_unlock();
@@ -176,7 +178,7 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 		MPI_Request q;
 		int64_t *handle = &r->handle[r->n_handles - 1];
 		memcpy(&q, handle, sizeof(q));
-		require_success(c, MPI_Test(&q, &is_done, MPI_STATUS_IGNORE), &r->what);
+		require_success(c, mpi.Test(&q, &is_done, MPI_STATUS_IGNORE), &r->what);
 		memcpy(handle, &q, sizeof(q));
 		r->n_handles -= is_done != 0;
 	}
@@ -190,11 +192,11 @@ static bool mpi_try_recv(struct comm *c, void *p, int64_t n_bytes, int tag, int 
 	int arrived;
 	MPI_Status s;
 	mpi_lock();
-	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_handle(c), &arrived, &s), "probe",
+	CHECK(c, mpi.Iprobe(MPI_ANY_SOURCE, tag, mpi_handle(c), &arrived, &s), "probe",
 		0);
 	if (arrived) {
 		*peer = s.MPI_SOURCE;
-		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_handle(c), &s),
+		CHECK(c, mpi.Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_handle(c), &s),
 			"receive", n_bytes);
 	}
 	mpi_unlock();
@@ -209,9 +211,9 @@ static struct comm *wrap_comm(MPI_Comm m)
 	struct comm *c = xcalloc(1, sizeof(*c));
 	c->impl = xmalloc(sizeof(m));
 	memcpy(c->impl, &m, sizeof(m));
-	MPI_Comm_rank(m, &c->rank);
-	MPI_Comm_size(m, &c->size);
-	MPI_Comm_set_errhandler(m, MPI_ERRORS_RETURN);
+	mpi.Comm_rank(m, &c->rank);
+	mpi.Comm_size(m, &c->size);
+	mpi.Comm_set_errhandler(m, MPI_ERRORS_RETURN);
 	c->ops = &mpi_ops;
 	return c;
 }
@@ -221,11 +223,11 @@ static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 	MPI_Comm m;
 	MPI_Group all, part;
 	mpi_lock();
-	CHECK(c, MPI_Comm_group(mpi_handle(c), &all), "split", 0);
-	CHECK(c, MPI_Group_incl(all, n, ranks, &part), "split", 0);
-	CHECK(c, MPI_Comm_create_group(mpi_handle(c), part, TAG_SPLIT, &m), "split", 0);
-	MPI_Group_free(&part);
-	MPI_Group_free(&all);
+	CHECK(c, mpi.Comm_group(mpi_handle(c), &all), "split", 0);
+	CHECK(c, mpi.Group_incl(all, n, ranks, &part), "split", 0);
+	CHECK(c, mpi.Comm_create_group(mpi_handle(c), part, TAG_SPLIT, &m), "split", 0);
+	mpi.Group_free(&part);
+	mpi.Group_free(&all);
 	struct comm *group = wrap_comm(m);
 	mpi_unlock();
 	return group;
@@ -237,9 +239,9 @@ static struct comm *mpi_dup(struct comm *c)
 	MPI_Request q;
 	int done = 0;
 	mpi_lock();
-	CHECK(c, MPI_Comm_idup(mpi_handle(c), &m, &q), "dup", 0);
+	CHECK(c, mpi.Comm_idup(mpi_handle(c), &m, &q), "dup", 0);
 	for (int turns = 0; !done; turns++) {
-		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
+		CHECK(c, mpi.Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
 		comm_yield(turns);
 	}
 	struct comm *copy = wrap_comm(m);
@@ -250,7 +252,7 @@ static struct comm *mpi_dup(struct comm *c)
 static void mpi_free(struct comm *c)
 {
 	mpi_lock();
-	MPI_Comm_free(c->impl);
+	mpi.Comm_free(c->impl);
 	mpi_unlock();
 	free(c->impl);
 	free(c);
@@ -260,7 +262,7 @@ static void mpi_free(struct comm *c)
 static void mpi_abort(int code)
 {
 	clock_sleep(0.2);
-	MPI_Abort(MPI_COMM_WORLD, code);
+	mpi.Abort(MPI_COMM_WORLD, code);
 	_Exit(code);
 }
 
@@ -268,7 +270,7 @@ void mpi_progress(struct comm *world)
 {
 	int arrived;
 	CHECK(world,
-		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_handle(world), &arrived,
+		mpi.Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_handle(world), &arrived,
 			MPI_STATUS_IGNORE),
 		"probe", 0);
 }
@@ -286,7 +288,7 @@ static void finalize_mpi(void)
 		clock_sleep(0.05);
 	}
 	mpi_yield_begin();
-	MPI_Finalize();
+	mpi.Finalize();
 	mpi_yield_end();
 }
 
@@ -315,16 +317,43 @@ static const struct comm_ops mpi_ops = {
 	.close = mpi_close,
 };
 
+/* The actions of all signals. */
+struct signal_actions {
+	struct sigaction of[NSIG];
+};
+
+static void read_signals(struct signal_actions *a)
+{
+	for (int s = 1; s < NSIG; s++)
+		sigaction(s, NULL, &a->of[s]);
+}
+
+/* Restores the actions of signals, which UCX replaces when it is loaded: its handler of SIGHUP does
+ * nothing, even under nohup, and others keep unfinished files from being removed. */
+static void restore_signals(const struct signal_actions *a)
+{
+	for (int s = 1; s < NSIG; s++)
+		sigaction(s, &a->of[s], NULL);
+}
+
 struct comm *comm_open_mpi(void)
 {
 	int level, rc;
+	struct err e = {0};
+	struct signal_actions signals;
 	launch_watch();
+	read_signals(&signals);
+	if (mpi_library_open(&e)) {
+		launch_leave_report_to_first(e.code);
+		die(e.code, "%s", e.msg);
+	}
 	launch_remove_leftovers("/dev/shm");
 	mpi_check_shared_memory("/dev/shm");
 	mpi_skip_device_search();
 	mpi_yield_begin();
-	rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+	rc = mpi.Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
 	mpi_yield_end();
+	restore_signals(&signals);
 	if (rc != MPI_SUCCESS)
 		die(EX_FAILED, "MPI does not start: MPI_Init_thread fails");
 	struct comm *c = wrap_comm(MPI_COMM_WORLD);
@@ -343,7 +372,9 @@ const char *comm_version(void)
 {
 	static char text[MPI_MAX_LIBRARY_VERSION_STRING];
 	int len, major = 0, minor = 0;
-	MPI_Get_library_version(text, &len);
+	if (!mpi_library_is_open())
+		return "no MPI";
+	mpi.Get_library_version(text, &len);
 	char *v = strstr(text, "MPICH Version:");
 	if (v) { /* "MPICH Version:\t4.0.2\n..." */
 		v += strlen("MPICH Version:");
@@ -354,8 +385,13 @@ const char *comm_version(void)
 	} else {
 		text[strcspn(text, "\n,")] = '\0';
 	}
-	MPI_Get_version(&major, &minor);
+	mpi.Get_version(&major, &minor);
 	size_t n = strlen(text);
 	snprintf(text + n, sizeof(text) - n, " (MPI %d.%d)", major, minor);
 	return text;
+}
+
+const char *comm_find_version(void)
+{
+	return mpi_library_open(&(struct err){0}) ? "no MPI library" : comm_version();
 }

@@ -33,7 +33,7 @@ static void reduce_unsigned(
 	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
 {
 	int size;
-	MPI_Type_size(t, &size);
+	mpi.Type_size(t, &size);
 	if (size == 1)
 		REDUCE_UNSIGNED(uint8_t);
 	else if (size == 4)
@@ -145,9 +145,9 @@ static int create_types(void)
 		types[t] = predefined[t];
 		if (!is_narrow((enum comm_type)t))
 			continue;
-		rc = MPI_Type_contiguous(comm_type_table[t].bytes, MPI_BYTE, &types[t]);
+		rc = mpi.Type_contiguous(comm_type_table[t].bytes, MPI_BYTE, &types[t]);
 		if (rc == MPI_SUCCESS)
-			rc = MPI_Type_commit(&types[t]);
+			rc = mpi.Type_commit(&types[t]);
 	}
 	return rc;
 }
@@ -162,11 +162,11 @@ int mpi_ops_create(void)
 	};
 	int rc = create_types();
 	if (rc == MPI_SUCCESS)
-		rc = MPI_Op_create_c(reduce_unsigned_min, true, &unsigned_min);
+		rc = mpi.Op_create_c(reduce_unsigned_min, true, &unsigned_min);
 	if (rc == MPI_SUCCESS)
-		rc = MPI_Op_create_c(reduce_unsigned_max, true, &unsigned_max);
+		rc = mpi.Op_create_c(reduce_unsigned_max, true, &unsigned_max);
 	for (int op = 0; op < N_COMM_OPS && rc == MPI_SUCCESS; op++)
-		rc = MPI_Op_create_c(functions[op], true, &narrow_op[op]);
+		rc = mpi.Op_create_c(functions[op], true, &narrow_op[op]);
 	for (int op = 0; op < N_COMM_OPS; op++)
 		for (int t = 0; t < N_COMM_TYPES; t++)
 			ops[op][t] = choose_op((enum comm_op)op, (enum comm_type)t);
@@ -175,11 +175,11 @@ int mpi_ops_create(void)
 
 void mpi_ops_free(void)
 {
-	MPI_Op_free(&unsigned_min);
-	MPI_Op_free(&unsigned_max);
+	mpi.Op_free(&unsigned_min);
+	mpi.Op_free(&unsigned_max);
 	for (int op = 0; op < N_COMM_OPS; op++)
-		MPI_Op_free(&narrow_op[op]);
+		mpi.Op_free(&narrow_op[op]);
 	for (int t = 0; t < N_COMM_TYPES; t++)
 		if (is_narrow((enum comm_type)t))
-			MPI_Type_free(&types[t]);
+			mpi.Type_free(&types[t]);
 }

@@ -1,4 +1,4 @@
-/* The group of all ranks, in a file of its own: programs without comm_open() link without MPI. */
+/* The group of all ranks, in a file of its own: programs without comm_open() have no MPI in them. */
 #include "base/launch.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
@@ -116,19 +116,15 @@ static bool test_shared_memory(struct comm *world)
  * would have a world of one rank and do the work of all. */
 static void check_launcher(const struct comm *world)
 {
-	enum { MOMENT_SECS = 1 };
 	const char *name = launch_size_variable();
 	if (!name || world->size > 1)
 		return;
 	die_hook = NULL; /* MPI has no other rank to abort */
-	if (launch_rank() > 0) {
-		sleep(MOMENT_SECS); /* Open MPI kills all when one exits: rank 0 reports first */
-		exit(EX_USAGE);
-	}
+	launch_leave_report_to_first(EX_USAGE);
 	die(EX_USAGE,
 		"%s is '%s', but MPI has only 1 rank: the launcher does not belong to %s; "
 		"use its mpiexec, or srun --mpi=pmi2; PT_MPI=no runs independent copies",
-		name, getenv(name), comm_version());
+		name, getenv(name), world->ops ? comm_version() : "MPICH");
 }
 
 struct comm *comm_open(void)

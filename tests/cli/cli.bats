@@ -318,12 +318,57 @@ offers() { # PROGRAM WORD...
 	reports 64 "did you mean 'diloco'" pt-train -p gpt2-124m,dilco -d x.h5
 }
 
-@test "programs that run on one rank are not linked with MPI" {
-	for p in pt-ckpt pt-compare; do
-		if ldd "$(command -v $p)" | grep libmpi; then
-			return 1
-		fi
+# The variable names a file that is missing, as on a machine without MPI.
+@test "programs start without MPI, and one rank never loads it" {
+	for p in $programs; do
+		[ -z "$(ldd "$(command -v "$p")" | grep libmpi)" ]
+		PT_MPI_LIBRARY=$PWD/none "$p" --version >/dev/null
 	done
+	[ "$(PT_MPI_LIBRARY=$PWD/none pt-train --version | grep MPI)" = 'no MPI library' ]
+	make_shard
+	PT_MPI_LIBRARY=$PWD/none tiny -n 1 -o one >one.log
+	PT_MPI_LIBRARY=$PWD/none pt-sample one -n 1
+	[ -z "$(LD_DEBUG=libs tiny -n 1 -o loads 2>&1 | grep libmpi)" ]
+	same one loads
+	grep -q 'no MPI' <(h5dump -A one/run.h5)
+	# several ranks: rank 0 reports what to install, once
+	reports 1 'install it by `apt install mpich` or `pip install mpich`' \
+		env PT_MPI_LIBRARY="$PWD/none" mpiexec -n 2 pt-train "${TINY[@]}" -n 1 -o two
+	says "MPI cannot be loaded: $PWD/none: cannot open shared object file"
+	[ "$(grep -c 'MPI cannot be loaded' <<<"$output")" = 1 ]
+	[ ! -e two ]
+}
+
+# Libraries with the names of MPI's functions: what they report decides.
+@test "an MPI without MPICH's ABI is rejected" {
+	library() { # NAME C...
+		echo "#include <string.h>
+			int MPI_Get_library_version(char *s, int *n) { return *n = strlen(strcpy(s, \"$1 1.0, build 2\")), 0; }
+			$2" | gcc -x c -shared -fPIC -w -o "$1.so" -
+	}
+	library OpenMPI 'int ompi_mpi_comm_world;'
+	library Standard 'int MPI_Abi_get_version(int *a, int *b) { return *a = 1, *b = 0; }'
+	library Old 'int MPI_Abi_get_version(int *a, int *b) { return *a = *b = -1, 0; }'
+	echo 'int none;' | gcc -x c -shared -o none.so -
+	make_shard
+	rejected() { # LIBRARY REASON
+		reports 1 "MPI cannot be loaded: $PWD/$1.so $2" env PT_MPI_LIBRARY="$PWD/$1.so" PT_MPI=yes pt-train "${TINY[@]}" -o run
+		[ ! -e run ]
+	}
+	rejected OpenMPI 'is OpenMPI 1.0; pt needs MPICH;'
+	rejected Standard "has the standard ABI of MPI 5; pt needs MPICH's own, libmpi.so.12;"
+	rejected Old 'has no function MPI_Abort; pt needs MPICH 4.0 or later;'
+	rejected none 'is not an MPI library; pt needs MPICH;'
+}
+
+# As `pip install mpich` leaves it, in the environment of the programs.
+@test "libmpi.so.12 in ../lib relative to the program comes first" {
+	mkdir -p env/bin env/lib
+	cp "$(command -v pt-train)" env/bin
+	ln -s "$(gcc -print-file-name=libmpich.so.12)" env/lib/libmpi.so.12
+	make_shard
+	LD_DEBUG=files PT_MPI=yes env/bin/pt-train "${TINY[@]}" -n 1 -o run >out 2>&1
+	grep -q 'calling init: .*env/bin/../lib/libmpi.so.12' out
 }
 
 @test "pt(7) names files and functions that exist" {

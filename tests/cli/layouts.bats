@@ -156,7 +156,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'dp=2 needs 2 ranks, but there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2
 	refuse 'dp=1 needs 1 rank, but there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
 	refuse '3 ranks are not a multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
-	refuse 'tp is 2, but there is 1 rank' pt-train "${TINY[@]}" --tp 2
+	refuse 'tp is 2, but there is 1 rank; start more by mpiexec, which `apt install mpich`' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1
 	refuse 'zero 2 shards over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
 	refuse 'tp is 2, which does not divide virtual tp (1)' \

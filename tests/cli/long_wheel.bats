@@ -1,0 +1,51 @@
+#!/usr/bin/env bats
+# The wheel of `make wheel` in a minimal Debian 12 and 13, without compiler and MPI: the first example of each page,
+# then two ranks with `pip install mpich`. It needs root, debootstrap and the network.
+load helpers
+
+top=$BATS_TEST_DIRNAME/../..
+
+try_release() { # RELEASE
+	[ "$(id -u)" -eq 0 ] || skip 'only root can make a chroot'
+	command -v debootstrap >/dev/null || skip 'no debootstrap'
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s -C "$top" -o all O="$BUILD" DEPS=no CUDA=no wheel-now >out 2>&1 ||
+		skip "make wheel: $(tail -n 1 out)"
+	debootstrap --variant=minbase --include=python3-venv "$1" root http://deb.debian.org/debian >out 2>&1 ||
+		skip "no Debian $1: $(tail -n 1 out)"
+	python3 -m venv here
+	here/bin/pip download -q --no-deps -d root/root mpich || skip 'no mpich from PyPI'
+	cp "$BUILD"/wheel/*.whl "$top/tests/tools/first_examples" root/root
+	"$top/tests/tools/in_root" root sh -c 'set -e
+		python3 -m venv /env
+		pip install -q --no-index /root/pt_train*.whl
+		/root/first_examples /root/one
+		pip install -q --no-index /root/mpich*.whl
+		/root/first_examples /root/two
+		pt-ckpt diff /root/one/test /root/two/test' >out 2>&1 || {
+		cat out
+		return 1
+	}
+	grep -q 'tensors are equal' out
+	rm -rf root
+}
+
+@test "Debian 12: pip install, the first examples, then two ranks" {
+	try_release bookworm
+}
+
+@test "Debian 13: pip install, the first examples, then two ranks" {
+	try_release trixie
+}
+
+@test "make deb: the dependencies are those of the programs, and lintian finds no error" {
+	for tool in dpkg-shlibdeps lintian; do
+		command -v $tool >/dev/null || skip "no $tool"
+	done
+	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -s -C "$top" -o all O="$BUILD" DEPS=no CUDA=no deb-now
+	deb=$(echo "$BUILD"/deb/pt-train_*.deb)
+	[[ $(dpkg-deb -f "$deb" Depends) =~ libc6.*libjansson4 ]]
+	[[ ! $(dpkg-deb -f "$deb" Depends) =~ mpi ]]
+	[ "$(dpkg-deb -f "$deb" Recommends)" = mpich ]
+	dpkg-deb -x "$deb" in
+	in/usr/bin/pt-train -p shakespeare-char --print-config | grep -qx 'dim = 384'
+}
