@@ -355,7 +355,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	apart 2 middle --resume "$first" --edit-replay run
 	same_runs run middle
 	# less than it was cannot be; more is done by the clock, and hears a signal
-	reports 64 'run: has more than 58 steps' tiny_on 2 --resume "$first" --edit-replay run -n 58 -o none
+	reports 64 'run: the run has more than 58 steps' tiny_on 2 --resume "$first" --edit-replay run -n 58 -o none
 	stop_one more --resume "$first" --edit-replay run -n 100000000 --log-every 100 --eval-every 0
 	grep -q 'ends with code 75 after step' more/journal.txt
 	diff <(ls more/checkpoints) <(ls more/worker-1/checkpoints)
