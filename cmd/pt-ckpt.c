@@ -64,7 +64,7 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
 		"merge: the weight of each checkpoint. They need not sum to 1."},
 	{OPT_DOUBLE, 0, "decay", "X", "0.9", O(decay), 0, 0, 1, .help =
-		"ema: each further checkpoint y changes the average x to X x + (1 - X) y."},
+		"ema: each further checkpoint y replaces the average a by X a + (1 - X) y."},
 	{OPT_LIST, 0, "tensor", "PATTERN", NULL, O(tensors), .help =
 		"extract: keep the tensors whose names match the shell pattern. May be repeated."},
 	{OPT_LIST, 0, "rename", "OLD=NEW", NULL, O(renames), .help =

@@ -104,7 +104,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
 		"Which tokens of a conversation count. assistant: each assistant turn and the "
 		"text that ends it. last: only the last such turn. all: all tokens except the "
-		"first. none: no tokens. For prompt and completion, assistant and last are "
+		"first. none: no tokens. With --record prompt, assistant and last both count "
 		"the completion."},
 	{OPT_SIZE, 0, "window", "N", "0", O(p.window), 0, 0, 0x1p24, .help =
 		"Pack whole documents into windows of N tokens; pt-train --context N trains on "
@@ -539,10 +539,12 @@ static int check_options(const struct opts *o, int64_t n_operands, struct err *e
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
-	[ADVICE_TOKENS] = "give files of tokens by name and without text, or "
-			  "--format text to read them as text",
+	[ADVICE_TOKENS] =
+		"name token files one by one, with no text files among them, or "
+		"give --format text to read their bytes as text",
 	[ADVICE_TOKENIZER] =
-		"tokenize with its own program, to files of nanoGPT, llm.c or Megatron-LM",
+		"tokenize the text with the tokenizer's own program, and give pt-prepare "
+		"the tokens in a file of nanoGPT, llm.c or Megatron-LM",
 	[ADVICE_PATTERN] = "give --tokenizer gpt2, or another model's, or --pattern",
 	[ADVICE_VOCAB_FILES] = "give --vocab-files",
 	SPOOL_ADVICE,

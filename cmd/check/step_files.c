@@ -41,10 +41,10 @@ static int check_tensors(const struct step_files *s, struct err *e)
 	for (int i = 0; i < b->n_tensors; i++) {
 		int k = ckpt_view_find(a, b->tensors[i].name);
 		if (k < 0 || !ckpt_same_shape(&a->tensors[k], &b->tensors[i]))
-			return err_set(e, EX_DATAERR, "%s: %s %s %s", b->name,
-				b->tensors[i].name,
-				k < 0 ? "is missing in" : "has another shape in",
-				a->name);
+			return err_set(e, EX_DATAERR,
+				k < 0 ? "%s has no tensor %s, but %s has"
+				      : "%s has another shape of %s than %s",
+				a->name, b->tensors[i].name, b->name);
 	}
 	if (a->n_tensors == b->n_tensors)
 		return 0;

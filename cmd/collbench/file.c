@@ -204,7 +204,7 @@ static int check_fits(const struct records *r, struct err *e)
 			!(f->beta >= 0) || !(f->error >= 0) || isinf(f->alpha) ||
 			isinf(f->beta) || isinf(f->error))
 			return err_set(e, EX_DATAERR,
-				"%s: /fit: row %lld: has an invalid value", r->file,
+				"%s: /fit: row %lld has an invalid value", r->file,
 				(long long)i);
 	return 0;
 }

@@ -242,8 +242,9 @@ int64_t table_compare(const struct bench_table *old, const struct bench_table *n
 		return t.verdicts[VERDICT_SLOWER];
 	return t.verdicts[VERDICT_UNJUDGED]
 		       ? err_set(e, EX_DATAERR,
-				 "compare: no case can be judged: each needs three parts in both "
-				 "results in which no rank waited for a processor; give more "
-				 "--iters or --passes, or each rank its own processor")
-		       : err_set(e, EX_DATAERR, "compare: no case is in both results");
+				 "--compare: no case can be judged: in each result, a case needs "
+				 "three parts of its iterations in which no rank waited for a "
+				 "processor; raise --iters or --passes, or give each rank its "
+				 "own processor")
+		       : err_set(e, EX_DATAERR, "--compare: no case is in both results");
 }

@@ -108,7 +108,7 @@ int log_options_load(struct log_options *opts, struct err *e)
 		f->n_given = f->n;
 		if (!f->n)
 			return err_set(e, EX_DATAERR,
-				"%s: the file has no format; pt-compare(1) describes formats",
+				"%s: the file defines no log format; see pt-compare(1)",
 				opts->format);
 	}
 	if (add_shared_formats(f, e))

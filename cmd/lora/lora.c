@@ -270,8 +270,8 @@ static int check_groups(const struct lora_files *x, struct torch_file *f, struct
 		       ? 0
 		       : err_set(e, EX_UNAVAILABLE,
 				 "%s: the optimizer has %d groups of parameters without "
-				 "names, which cannot be matched with tensors; only one "
-				 "such group is supported",
+				 "names, so their order is unknown; save the names, or use "
+				 "one group",
 				 f->path, groups);
 }
 

@@ -27,7 +27,7 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 	const struct stat *st, struct err *e)
 {
 	if (p->format == FORMAT_AUTO && S_ISREG(st->st_mode) && is_token_file(path))
-		return err_set(e, EX_DATAERR, "%s: contains tokens, not text%s", path,
+		return err_set(e, EX_DATAERR, "%s: a token file, not text%s", path,
 			advice_on(ADVICE_TOKENS));
 	in->files = xgrow(in->files, in->n, sizeof(*in->files));
 	struct input_file *f = &in->files[in->n++];

@@ -230,8 +230,9 @@ static int append_weights(struct token_batch *b, struct weight_rows *done,
 			path);
 	if (done->ahead < 0)
 		return err_set(e, EX_DATAERR,
-			"%s: the labels of preceding files have different forms; put the "
-			"weights into the files with the tokens",
+			"%s: the weights cannot be aligned: the labels of some preceding files "
+			"equal the inputs, but others are the next tokens or absent; save the "
+			"weights in the same files as the tokens",
 			path);
 	if (!per_label && columns != (done->ahead == 1 ? length - 1 : length))
 		return err_set(e, EX_DATAERR,

@@ -13,7 +13,7 @@ static int read_offsets(struct offsets *o, struct h5 *h, const char *name,
 	for (int64_t i = 0; i < o->n; least = o->at[i++] + 1)
 		if (o->at[i] < least || o->at[i] >= end)
 			return err_set(e, EX_DATAERR,
-				"%s: %s: offset %lld is %lld, not between %lld and %lld",
+				"%s: %s: element %lld is %lld, but must be from %lld to %lld",
 				name, path, (long long)i, (long long)o->at[i],
 				(long long)least, (long long)end - 1);
 	return 0;

@@ -256,14 +256,14 @@ static int report_ambiguous(const struct numbering *w, enum fits fits, struct er
 	if (w->n_groups > 1)
 		str_printf(&groups, " in %lld groups", (long long)w->n_groups);
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: the optimizer has %lld numbered parameters%s, the model %lld: %s; "
-		"%ssave the names too, by AdamW(model.named_parameters()) or by "
+		"%s: the optimizer numbers its parameters (%lld%s) and does not name them, "
+		"and the model has %lld tensors: %s; %ssave the names, too, by "
+		"AdamW(model.named_parameters()) or by "
 		"get_state_dict() of torch.distributed.checkpoint",
 		w->f->path, (long long)w->n_numbers, groups.s ? groups.s : "",
 		(long long)w->n,
-		fits == FITS_SEVERAL
-			? "the shapes fit in several ways"
-			: "the shapes do not fit the parameters in the model's order",
+		fits == FITS_SEVERAL ? "the shapes allow several assignments"
+				     : "the shapes do not match in the model's order",
 		is_partial ? "name the untrained parameters with pt-check --freeze, or "
 			   : "");
 }

@@ -275,8 +275,8 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 {
 	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
-			"%s: No such file, and the tensors do not determine all options; specify "
-			"--model-config FILE, Hugging Face's config.json",
+			"%s: no such file, and the tensors do not determine all options of the "
+			"model; put Hugging Face's config.json there",
 			config);
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||

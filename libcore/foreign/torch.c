@@ -395,7 +395,8 @@ static int check_moments(
 	}
 	if (n_missing == x->m.n_tensors)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: no AdamW moments have the names of the model's tensors",
+			"%s: the file has moments of AdamW, but not under the names of the "
+			"model's tensors",
 			x->file.path);
 	if (first >= 0)
 		warn("%s: exp_avg is missing for %d of %d tensors, such as %s: their moments are "

@@ -247,8 +247,8 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 	if (was_interrupted(sig))
 		return err_set(e, EX_IOERR,
-			"%s: the file cannot be checked: the checking process was killed by "
-			"signal %d",
+			"%s: the file could not be checked: the checking process was ended by "
+			"signal %d (9: too little memory? 14: no answer from the file system?)",
 			name, sig);
 	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,

@@ -22,7 +22,7 @@ static const struct opt common_opts[] = {
 			"manual page. Some programs have more kinds."},
 	{OPT_ACTION, 0, "complete", "WORD...",
 		.help = "Print the completions of the last word of a command line, for shells, and exit. "
-			"This must be the first word after the program's name."},
+			"--complete must be the first argument."},
 	{OPT_END},
 };
 

@@ -30,7 +30,7 @@ check_trainer() { # OPTION...
 		reports 65 'optimizer.pt: ' pt-check trainer/checkpoint-? --batch trainer/batch-?.pt
 	done
 	cp "$TORCH/accelerate/step-2/optimizer.bin" trainer/checkpoint-1/optimizer.pt
-	reports 69 'the optimizer has 16 numbered parameters, the model 24' pt-check trainer/checkpoint-?
+	reports 69 'the optimizer numbers its parameters (16) and does not name them, and the model has 24 tensors' pt-check trainer/checkpoint-?
 }
 
 # Writes the run's trainer_state.json, changed by a filter.

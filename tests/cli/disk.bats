@@ -186,12 +186,12 @@ umount_disk() {
 		code_of 74 timeout 120 mpiexec -n $n pt-train "${TINY[@]}" -n 8 --decay-steps 0 --resume auto -o "$disk/run"
 		says "step-00000008.h5: not enough disk space: needs"
 		says 'bytes) are free'
-		bytes=$(grep -o '([0-9]* bytes), and' <<<"$output" | head -n 1 | tr -dc 0-9)
+		bytes=$(grep -o '([0-9]* bytes), but' <<<"$output" | head -n 1 | tr -dc 0-9)
 		echo "$bytes said, $need needed"
 		[ "$bytes" -ge "$need" ]
 		[ "$bytes" -lt $((need + 16384)) ]
 		# told at the beginning, and at the end
-		[ "$(grep -c 'no space' <<<"$output")" -eq 2 ]
+		[ "$(grep -c 'not enough disk space' <<<"$output")" -eq 2 ]
 		[ "$(cd "$disk/run/checkpoints" && echo step-*)" = step-00000004.h5 ]
 		cmp "$disk/run/checkpoints/latest.h5" saved.h5
 		tail -n 2 "$disk/run/journal.txt" | grep -q 'checkpoint failed: .*no space'

@@ -498,10 +498,10 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
-	says 'SentencePiece models are not supported; tokenize with its own program'
+	says 'SentencePiece models are not supported; tokenize the text with '
 	echo '{"model": {"type": "Unigram"}}' >unigram.json
 	code_of 65 pt-prepare -t bpe --vocab-files unigram.json golden.txt -o c.h5
-	says "the model 'Unigram' is not supported; tokenize with its own program"
+	says "the model 'Unigram' is not supported; tokenize the text with "
 	code_of 64 pt-prepare -t char --vocab-files . golden.txt -o c.h5
 	[ ! -e c.h5 ]
 }

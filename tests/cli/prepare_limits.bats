@@ -19,7 +19,7 @@ value() { # KEY FILE
 		reports 64 'a weight from 1e-9 to 1e9' pt-prepare -t byte --source a=$wrong:a.txt -o a.h5
 	done
 	code_of 64 pt-prepare -t byte --source a=1:a.txt --mix-tokens 8000000T -o a.h5
-	reports 74 'no space' pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
+	reports 74 'not enough disk space' pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
 	pt-prepare -q -t byte --source a=1e-9:a.txt --source b=1e9:a.txt --mix-tokens 100 -f 0 -o b.h5
 	[ "$(value train_tokens b.h5)" -eq 100 ]
 	# no document is for validation, and none needs to be
@@ -100,7 +100,7 @@ value() { # KEY FILE
 		rm -f in/*
 		cp text.txt $f in
 		for input in in 'in/*' --source=a=1:in/$f; do
-			reports 65 "in/$f: contains tokens, not text" pt-prepare -t byte "$input" -o b.h5
+			reports 65 "in/$f: a token file, not text" pt-prepare -t byte "$input" -o b.h5
 		done
 		pt-prepare -q -t byte -f 0 --format text in -o c.h5 --overwrite
 		pt-prepare --decode train c.h5 | cmp - <(cat in/*)

@@ -148,9 +148,9 @@ static void assert_refused(const char *text, const char *why)
 TEST(what_is_no_format)
 {
 	static const char *const rows[][2] = {
-		{"", "the file has no format"},
-		{"# nothing\n", "the file has no format"},
-		{"column loss 'x'\n", "the file has no format"},
+		{"", "the file defines no log format"},
+		{"# nothing\n", "the file defines no log format"},
+		{"column loss 'x'\n", "the file defines no log format"},
 		{"form lab\n", "my.format: line 1: 'form' is none of format, about, "},
 		{"\n\nformat Lab\n",
 			"line 3: the syntax is: format NAME, of a-z, 0-9 and -"},

@@ -300,10 +300,10 @@ TEST_AFTER(set_up, frozen_parameters_are_told_by_shapes)
 TEST_AFTER(set_up, freeze_tells_the_others)
 {
 	static const char several[] =
-		"the shapes fit in several ways; name the untrained parameters "
-		"with pt-check --freeze, or save the names too";
+		"the shapes allow several assignments; name the untrained parameters "
+		"with pt-check --freeze, or save the names, too";
 	check(GROUPS("layers.1|l.norm|embed|head"), PLAIN, NULL,
-		"the optimizer has 12 numbered parameters, the model 21: the shapes fit");
+		"numbers its parameters (12) and does not name them, and the model has 21 tensors: the shapes allow");
 	check(GROUPS("layers.1|l.norm|embed|head"), PLAIN, "layers\\.0", NULL);
 	check(GROUPS("up|down"), PLAIN, NULL, several);
 	check(GROUPS("up|down"), PLAIN, "att|norm|w1|tok|output", NULL);
@@ -316,7 +316,7 @@ TEST_AFTER(set_up, freeze_tells_the_others)
 TEST_AFTER(set_up, names_come_before_shapes)
 {
 	check(GROUPS("layers.0", "weight"), PLAIN, NULL,
-		"numbered parameters in 2 groups, the model 21: the shapes fit in several ways; save");
+		" in 2 groups) and does not name them, and the model has 21 tensors: the shapes allow several assignments; save");
 	check(GROUPS("layers.0", "weight"), NAMED, NULL, NULL);
 	check(GROUPS("layers.1|head"), NAMED, NULL, NULL);
 	check(GROUPS("weight"), NAMED | REVERSED, NULL, NULL);
@@ -333,5 +333,5 @@ TEST_AFTER(set_up, another_order_is_an_error)
 	assert_non_null(
 		strstr(e.msg, "parameter 1 of the optimizer differs in shape from "));
 	check(GROUPS("proj", "norm"), REVERSED, NULL,
-		"the shapes do not fit the parameters in the model's order");
+		"the shapes do not match in the model's order");
 }
