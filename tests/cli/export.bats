@@ -156,7 +156,7 @@ equal() { # RUN RUN
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt
 	code_of 64 pt-compare in.csv --export - --export-format events
-	reports 64 '--export compares and shows nothing' pt-compare in.csv in.csv --export - --json
+	reports 64 '--export: cannot be combined with --graph' pt-compare in.csv in.csv --export - --json
 	reports 64 "column 'none'" pt-compare in.csv --export - -y none
 	pt-compare in.csv --export there
 	reports 64 'already has event files' pt-compare in.csv --export there

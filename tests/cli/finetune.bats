@@ -189,7 +189,7 @@ setup() {
 	reports 64 "freeze: '(', at character 2" "${tune[@]}" -d text.h5 -o x --init-from hf --freeze '('
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze wte
 	says "'wte' matches no tensor; the first are tok_embeddings.weight and"
-	reports 64 'nothing is trained' "${tune[@]}" -d text.h5 -o x --init-from hf --freeze .
+	reports 64 'nothing would be trained' "${tune[@]}" -d text.h5 -o x --init-from hf --freeze .
 	reports 64 "use --freeze 'norm'" "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of 'norm=0'
 	reports 64 'is not REGEX=X' "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of norm
 	"${tune[@]}" -d text.h5 -o y --init-from hf --freeze tok_ --lr-schedule constant
