@@ -39,7 +39,7 @@ refused() { # CODE TEXT COMMAND...
 	refused 65 'larger than' pt-prepare --config /dev/zero
 	refused 65 'equals:1: expected' pt-compare --config equals
 	refused 65 'quotes:3: ' pt-sample --config quotes
-	refused 65 'long:1: the key has 80 characters' pt-train --config long
+	refused 65 'long:1: the key exceeds 63 characters: 80' pt-train --config long
 	refused 74 'text.txt/c: Not a directory' pt-train --config text.txt/c
 	refused 74 'Is a directory' pt-train --config .
 	refused 64 'needs a value' pt-train --config
@@ -297,7 +297,7 @@ refused() { # CODE TEXT COMMAND...
 		refused 65 'standard input: not an HDF5 file' bash -c 'pt-train -d - -o run </dev/zero'
 		refused 2 '/dev/zero: unknown log format' pt-compare /dev/zero x
 		refused 74 'dev/zero: cannot be copied to a temporary file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
-		says 'larger than 1.00 MiB (1048576 bytes); --spool-limit allows more'
+		says 'larger than the limit of 1.00 MiB (1048576 bytes); --spool-limit allows more'
 		refused 74 'larger than' pt-train -d <(cat data.h5) --spool-limit 2000 -o run
 		refused 2 'larger than' pt-compare --spool-limit 2000 <(cat text.txt) x)
 	[ -z "$(ls tmp)" ]

@@ -194,7 +194,7 @@ umount_disk() {
 		[ "$(grep -c 'not enough disk space' <<<"$output")" -eq 2 ]
 		[ "$(cd "$disk/run/checkpoints" && echo step-*)" = step-00000004.h5 ]
 		cmp "$disk/run/checkpoints/latest.h5" saved.h5
-		tail -n 2 "$disk/run/journal.txt" | grep -q 'checkpoint failed: .*no space'
+		tail -n 2 "$disk/run/journal.txt" | grep -q 'checkpoint failed: .*not enough disk space'
 	done
 	rm "$disk/filler"
 	tiny -n 8 --decay-steps 0 --resume auto -o "$disk/run" >/dev/null

@@ -265,7 +265,7 @@ value() { # COLUMN FILE: of the last row
 	# and one that is memory is said to be
 	run pt-train "${TINY[@]:1}" -n 1 --eval-every 0 --no-ckpt --offload optimizer --offload-to disk -o run
 	[ "$status" -eq 0 ]
-	says 'disk is memory (tmpfs)'
+	says 'disk is in memory (tmpfs)'
 }
 
 @test "a killed run leaves nothing in the folder" {
