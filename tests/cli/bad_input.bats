@@ -307,7 +307,7 @@ refused() { # CODE TEXT COMMAND...
 	# the error is the first one, whatever other threads meet after it
 	for _ in {1..30}; do
 		code_of 74 bash -c 'pt-prepare --threads 8 --spool-limit 1000 - -o again.h5 --overwrite < <(cat text.txt)'
-		says 'larger than 1000 B'
+		says 'larger than the limit of 1000 B'
 	done
 }
 
