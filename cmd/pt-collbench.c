@@ -159,7 +159,7 @@ struct session {
 	struct bench bench;
 	struct bench_groups groups;
 	struct suite suite;
-	struct bench_table old; /* of --compare, on rank 0 */
+	struct bench_table old; /* result of --compare, on rank 0 */
 	int64_t n_slower;	/* times, in the comparison */
 	double started;
 };

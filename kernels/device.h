@@ -20,7 +20,7 @@ struct device_speed {
 	double flops[N_DTYPES]; /* per second, by the type of a matmul's operands */
 	double attention; /* FLOPs per second of attention; 0: as a matmul of its type */
 	double memory;	  /* bytes per second */
-	double seconds;	  /* of all kernels so far */
+	double seconds;	  /* seconds of all kernels so far */
 	double counted;	  /* the part of device.flops that `seconds` includes */
 };
 
@@ -60,7 +60,7 @@ struct device {
 enum { DEVICE_WORK_BYTES = 96 << 20 }; /* GPU memory reserved for workspaces */
 
 struct device_options {
-	int threads;  /* of the CPU; 0: all that this process may use */
+	int threads;  /* threads of the CPU; 0: all that this process may use */
 	bool exact;   /* no tf32, and the order of sums is a function of shapes only */
 	bool measure; /* benchmark the algorithms of each matmul, and use the fastest */
 	int64_t memory_bytes; /* maximum GPU memory to use; 0: all that is free */

@@ -13,7 +13,7 @@ enum { N_DTYPES = DT_E5M2 + 1 };
 
 struct dtype_row {
 	const char *name;
-	int bits;	   /* of a stored number */
+	int bits;	   /* bits of a stored number */
 	int fraction_bits; /* stored bits of the significand */
 	float min_normal;  /* the smallest normal number */
 	float largest;	   /* finite number */

@@ -18,7 +18,7 @@ enum { GRID_EXPONENT = 50, GRID_MIN_EXPONENT = -126, GRID_MAX_EXPONENT = 127 };
 
 /* Exactly one of the two is not NULL; [n]. */
 struct grid_part {
-	const void *leaf; /* of grid_sum.leaf_type */
+	const void *leaf; /* elements, in grid_sum.leaf_type */
 	const int64_t *sum;
 };
 

@@ -91,7 +91,7 @@ struct norm {
 /* The gradients that norm_bwd computes. */
 struct norm_grads {
 	struct mat dx, dgamma, dbeta;
-	struct mat copy; /* of dx (same shape), any */
+	struct mat copy; /* copy of dx (same shape), in any type */
 	struct mat sums; /* [1, cols]: the sums of the copy over its rows */
 };
 

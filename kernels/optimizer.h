@@ -35,9 +35,9 @@ struct sliced {
 /* The inputs of step_end that are known before the step is computed. */
 struct step_terms {
 	struct update update; /* except grad_scale and off */
-	double count;	      /* of terms in the sum of losses: the loss is their mean */
-	double max_norm;      /* gradient clipping; 0: off */
-	float scale;	      /* loss scale: the computed gradient contains it */
+	double count; /* number of terms in the sum of losses: the loss is their mean */
+	double max_norm; /* gradient clipping; 0: off */
+	float scale;	 /* loss scale: the computed gradient contains it */
 	int64_t step;
 };
 

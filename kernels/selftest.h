@@ -21,7 +21,7 @@ struct kernel_call {
 	enum kernel_id kernel;
 	struct mat m[9];
 	int64_t n[4];
-	float p; /* of dropout; 0: none */
+	float p; /* dropout probability; 0: none */
 	struct attn attn;
 };
 
@@ -53,7 +53,7 @@ enum { SELFTEST_STAGED = 1 << 22 }; /* elements that are copied and compared at 
 struct selftest_work {
 	size_t gpu_bytes, cpu_bytes;
 	double numbers; /* elements that the CPU generates or compares */
-	double flops;	/* of the CPU's matmuls and attention */
+	double flops;	/* flops of the CPU's matmuls and attention */
 };
 void selftest_measure(const struct kernel_calls *, struct selftest_work *);
 

@@ -310,7 +310,7 @@ static double weight_by_confidence(enum confidence kind, double p, double x)
 {
 	double q = fmax(1 - p, 1e-300);
 	switch (kind) {
-	case FOCAL: /* of -(1 - p)^x log p */
+	case FOCAL: /* the loss is -(1 - p)^x log p */
 		return pow(q, x) - x * p * log(fmax(p, 1e-300)) * pow(q, x - 1);
 	case DETACHED_FOCAL:
 		return pow(q, x);

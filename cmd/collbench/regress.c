@@ -152,9 +152,10 @@ static void print_change(const struct bench_row *now, int place,
 
 struct comparison {
 	int64_t verdicts[N_VERDICTS];
-	int64_t n_reductions, n_reductions_differ; /* of random values; their bits */
-	int64_t only_now, only_old;		   /* rows that only one result has */
-	double log_ratio; /* sum of the logarithms of now / old */
+	int64_t n_reductions,
+		n_reductions_differ; /* reductions of random values; those with other bits */
+	int64_t only_now, only_old; /* rows that only one result has */
+	double log_ratio;	    /* sum of the logarithms of now / old */
 	struct str *out;
 };
 

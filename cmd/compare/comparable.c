@@ -89,7 +89,7 @@ struct token_rows {
 	double first[3],
 		last[3]; /* step, tokens of a, tokens of b: in the first and last row */
 	double sum,
-		squares; /* of b's growth minus a's growth per row, after the first row */
+		squares; /* sum of (b's growth - a's growth)^2 over rows after the first */
 };
 
 /* Summarizes the token counts of two logs in their common rows. */

@@ -445,7 +445,7 @@ bool parse_csv_line(struct build *b, struct span line)
 		!read_row_step(b, line, &step))
 		return false;
 	t->rows++;
-	double sums[2] = {NAN, NAN}; /* of YOLO: training, validation */
+	double sums[2] = {NAN, NAN}; /* sums of YOLO's losses: training, validation */
 	if (has_more_fields(t, line)) {
 		build_add_lost_row(b, line);
 		return false;

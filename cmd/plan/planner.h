@@ -231,7 +231,7 @@ struct reliability {
 struct goodput {
 	double interval; /* seconds */
 	double slowdown; /* expected time of a step over its time without stragglers */
-	double fraction; /* of the time that trains at full speed */
+	double fraction; /* fraction of the time that trains at full speed */
 };
 
 /* Computes the goodput by the formulas of Daly, A higher order estimate of the optimum checkpoint

@@ -22,9 +22,8 @@ struct practice {
 	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
 	double fixed_bytes; /* per rank, for its kernels and messages */
 	double logit_bytes; /* per token and logit; 0: logits are computed in pieces */
-	double rate,
-		attention_rate; /* of matmuls and attention, relative to the cluster's */
-	double float8;		/* speedup of the blocks' matmuls in float8 */
+	double rate, attention_rate; /* relative to the cluster's rates */
+	double float8;		     /* speedup of the blocks' matmuls in float8 */
 	double small;	     /* a matmul takes 1 + small/out + small/in times as long */
 	double attention;    /* FLOPs of attention, in forwards: 2 of a causal half */
 	double update_bytes; /* moved by the optimizer per parameter */

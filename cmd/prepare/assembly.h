@@ -45,10 +45,10 @@ int piece_view_read(
 struct walk {
 	const struct assembly *a;
 	int64_t batch, token,
-		number; /* of the next document: piece, token in it, index */
+		number; /* next document: its piece, its first token in the piece, its index */
 	bool frees_pieces; /* disk space of a piece is freed after its documents were visited */
 	struct piece_view view;
-	struct piece_document *documents; /* of the current piece */
+	struct piece_document *documents; /* documents of the current piece */
 	struct token_span *spans;
 	int64_t n, at,
 		span; /* documents in the piece; index of the next document and span */
@@ -106,7 +106,7 @@ struct document_stream {
 	int bucket_bits, bucket; /* log2 of the number of buckets; next bucket to read */
 	const char *map;	 /* contents of the current bucket, bucket - 1 */
 	struct extent next;	 /* next tokens of the document in `map` */
-	struct document_place *places; /* of the current bucket */
+	struct document_place *places; /* documents of the current bucket */
 	int64_t n_places, place;       /* place: index of the next document */
 };
 

@@ -34,7 +34,7 @@ struct token_batch {
 	int64_t counted; /* number of targets that count */
 	bool masked, documents;
 	double *weights; /* [n][length], of targets; 0 where none counts; NULL: all are 1 */
-	double divisor; /* of the sum of weight * loss; 0: use counted */
+	double divisor; /* divisor of the sum of weight * loss; 0: use counted */
 };
 static inline double batch_divisor(const struct token_batch *b)
 {

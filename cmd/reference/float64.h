@@ -81,7 +81,7 @@ struct path {
 /* Differences from the model's function, such as bugs make; all zeros: none. */
 struct function {
 	enum rope_kind rope;
-	double softmax_scale;	/* of scores; 0: 1 / sqrt(head dim) */
+	double softmax_scale;	/* softmax scale of scores; 0: 1 / sqrt(head dim) */
 	double embedding_scale; /* factor of the embedding's rows; 0: 1 */
 	bool heads_in_turn; /* query head h uses key head h mod kv_heads, instead of its group's */
 	bool values_exchanged; /* values use the other of these two orders */

@@ -154,7 +154,7 @@ static void hash_result(void *with, const struct result *x)
 
 struct hashing {
 	struct run *r;
-	int group; /* of the store, or STORE_GRAD */
+	int group; /* group of the store, or STORE_GRAD */
 	enum step_phase phase;
 };
 

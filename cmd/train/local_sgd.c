@@ -201,7 +201,7 @@ static void start_exchange(struct run *r, int fragment, int64_t steps)
 	x->begun = true;
 	if (fragment != EVERYTHING) {
 		struct edit_result before =
-			x->result; /* of a fragment that has just ended */
+			x->result; /* result of a fragment that has just ended */
 		edit_begin(x->edit, fragment, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;

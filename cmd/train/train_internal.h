@@ -66,7 +66,7 @@ void report_publish_now(struct run *r);
 /* ---- tensorboard.c: --tensorboard ----------------------------------------------------- */
 
 struct run_tensorboard {
-	char *path; /* of the event file, on the first rank of a worker; NULL: none */
+	char *path; /* path of the event file, on the first rank of a worker; NULL: none */
 	int fd;
 	struct str waiting; /* records that could not be written yet */
 	bool torn; /* the file ends within a record, so nothing more is written */

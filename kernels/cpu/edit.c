@@ -7,7 +7,7 @@ enum term { VOTE, TERM, SHARE };
 struct combining {
 	const struct combine *c;
 	const float *const *x;
-	int64_t first; /* of the block */
+	int64_t first; /* index of the block's first element */
 	int n;
 	float sign[BLOCK]; /* the elected sign of each element */
 };

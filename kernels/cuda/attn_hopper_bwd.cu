@@ -36,8 +36,8 @@ struct hopper_bwd_shape {
 template <class S> struct hopper_bwd_rest {
 	uint64_t mine, mine_free, full[S::STAGES], free[S::STAGES];
 	float lse[S::STAGES][S::COLS],
-		delta[S::STAGES][S::COLS]; /* of the tile's queries, with KEYS */
-	struct hopper_item item;	   /* of the block's rows */
+		delta[S::STAGES][S::COLS]; /* delta of the tile's queries, with KEYS */
+	struct hopper_item item;	   /* rows that the block computes */
 };
 
 /* x: the operands of q k^T, keys and queries; y: the operands of dout v^T, values and dout. */

@@ -38,7 +38,7 @@ struct async_readback {
 /* The device's timer: an event at each begin of an interval. */
 struct timer_mark {
 	cudaEvent_t event;
-	enum device_timer what; /* of the interval that begins */
+	enum device_timer what; /* timer of the interval that begins */
 };
 
 struct timer {
@@ -186,7 +186,7 @@ enum epilogue {
 struct cuda_product {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed, for cuBLASLt */
-	void *bias;  /* of the type of d, or NULL */
+	void *bias;  /* [column], in the type of d; or NULL */
 	bool add;
 	/* The batch size of a strided batched matmul. Results are contiguous, and so are operands,
 	 * except an operand that is contiguous along the sum: a run is a range of its columns, and
@@ -197,7 +197,7 @@ struct cuda_product {
 	 * derivative at aux. `unfused` computes the same with several kernels, which may be
 	 * faster. */
 	enum epilogue epilogue = EPILOGUE_NONE;
-	void *aux = NULL; /* of the type and shape of d */
+	void *aux = NULL; /* second result, in the type and shape of d */
 	void (*unfused)(struct device *, const struct cuda_product *) = NULL;
 };
 

@@ -12,7 +12,8 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 	using panels::buffer, panels::wait_buffer, panels::store, panels::write;
 	using panels::panels, panels::PANELS, panels::PIECES, panels::x, panels::w;
 	using panels::warp, panels::lane, panels::g, panels::t, panels::row, panels::col;
-	float sums[TILE_N / PANEL][4] = {}; /* of the thread's columns; see add_rows() */
+	float sums[TILE_N / PANEL][4] =
+		{}; /* sums of the thread's columns; see add_rows() */
 
 	__device__ inline void finish(float (&c)[TILE_N / 8][4], struct matmul_place at)
 	{

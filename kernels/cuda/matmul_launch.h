@@ -7,7 +7,7 @@
 struct matmul_traits {
 	bool transposed, bias, sums;
 	enum aux_use aux;
-	int blocks; /* of a cluster */
+	int blocks; /* blocks per cluster */
 };
 
 template <typename S, typename E>

@@ -23,7 +23,7 @@ template <typename S, typename E> struct matmul_panels {
 	const struct matmul_buffers<S> &s;
 	const int w, warp, lane, g, t;
 	int row, col;	     /* the first of the warp's results in this tile */
-	float2 bias[PANELS]; /* of columns 64 j + 2 lane, + 1 */
+	float2 bias[PANELS]; /* bias of columns 64 j + 2 lane, + 1 */
 	uint4 ahead[EACH];   /* the lane's pieces of the next panel of aux */
 
 	__device__ inline matmul_panels(const struct matmul_args &x_,

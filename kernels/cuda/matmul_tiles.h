@@ -10,7 +10,7 @@ enum {
 	TILE_M = 64 * CONSUMERS,
 	TILE_N = MATMUL_TILE_N,
 	TILE_WARPS = CONSUMERS * WARPGROUP / WARP,
-	STORE_ROWS = 16,		  /* of a warp */
+	STORE_ROWS = 16,		  /* rows that a warp stores at once */
 	STORE_PANEL = STORE_ROWS * PANEL, /* elements */
 	LAG_TURN = 1,
 	SUMS_TURN = 2 /* and 3 */, /* named barriers */

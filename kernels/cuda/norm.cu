@@ -109,7 +109,7 @@ template <typename T> struct norm_args {
 	int64_t rows;
 	int cols;
 	bool whole;  /* rows of all matrices are aligned for packs */
-	float *amax; /* of y */
+	float *amax; /* amax of y */
 };
 
 /* Normalizes a row in registers, padded with zeros, and stores the result. */

@@ -555,7 +555,7 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 {
 	enum { PIECE = 1 << 16 };
 	int64_t width = torch_row_size(a), step = max64(1, PIECE / max64(1, width));
-	double sum_difference = 0, sum_a = 0; /* of squares */
+	double sum_difference = 0, sum_a = 0; /* sums of squares */
 	int rc = 0;
 	*d = (struct torch_difference){.first = -1};
 	if (a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)) != 0)

@@ -31,7 +31,7 @@ enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
 /* The machine: a stack of nodes, and a memo. */
 struct machine {
 	struct pickle *p;
-	const unsigned char *bytes; /* of the pickle, from `begin` to `end` */
+	const unsigned char *bytes; /* bytes of the pickle, from `begin` to `end` */
 	size_t n_bytes, at, begin, end;
 	unsigned char *piece; /* buffer for a piece of the file, or NULL */
 	int fd;

@@ -7,7 +7,7 @@
 struct zip_entry {
 	char *name;
 	int64_t header;	 /* byte of the local header in the file */
-	int64_t n_bytes; /* of the data */
+	int64_t n_bytes; /* number of bytes of the data */
 	uint32_t crc32;
 	bool is_verified; /* the data matched crc32 */
 };

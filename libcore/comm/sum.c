@@ -21,7 +21,7 @@ struct sum {
 	enum phase phase;
 	uint64_t seq;
 	struct comm_operation operation;
-	int tag; /* of its messages, which are sent in the same order on all ranks */
+	int tag; /* tag of the sum's messages, which are sent in the same order on all ranks */
 	/* Without shared memory: the queue numbers its segments from `first_segment`. */
 	uint64_t first_segment;
 	int begun, summed;

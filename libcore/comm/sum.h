@@ -43,7 +43,7 @@ struct sum_plan {
 	const int *wants;	 /* [size]: the shard that each rank receives */
 	int levels;		 /* log2 of the leaves per element, see kernels/grid.h */
 	int64_t segment;	 /* elements; 0: sum_plan_init() chooses */
-	struct sum_queue *queue; /* of the group, for messages */
+	struct sum_queue *queue; /* queue of the group, for messages */
 	/* Shared memory instead of messages, only with one shard. In each rank's segment,
 	 * offsets in floats: its leaf, later its result, is at leaf_at; an int64 sum is at
 	 * sum_at. No other plan uses this slot. */
@@ -51,7 +51,7 @@ struct sum_plan {
 	int64_t leaf_at, sum_at;
 	int slot;
 	/* Set by sum_plan_init(): */
-	int n_segments; /* of the longest piece */
+	int n_segments; /* number of segments of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
 	int *before;	/* [size]: the number of preceding ranks with the same shard */
 };

@@ -41,7 +41,7 @@ struct shard_info {
 	uint64_t source_xxh3;
 	const char *split; /* "tail", "document" or "hash" */
 	double val_fraction;
-	int64_t seed;	       /* of the split by document */
+	int64_t seed;	       /* seed of the split by document */
 	int64_t window_tokens; /* length of the windows that hold the documents; 0: no windows */
 };
 

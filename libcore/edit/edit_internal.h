@@ -24,9 +24,9 @@ struct edit_group {
 	/* The synchronization in flight: */
 	struct worker_report *report; /* [workers] */
 	float *weight;		      /* [workers] */
-	double norm;	  /* of this worker's pseudo-gradient, then of the reduced one */
-	double scale;	  /* clipping factor */
-	bool excluded;	  /* this worker is excluded */
+	double norm;   /* norm of this worker's, later of the reduced pseudo-gradient */
+	double scale;  /* clipping factor */
+	bool excluded; /* this worker is excluded */
 	bool contributed; /* at least one worker contributes */
 	bool arrived;	  /* the group has its new parameters */
 };

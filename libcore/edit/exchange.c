@@ -68,7 +68,7 @@ int64_t exchange_bytes_sent(
 struct slot {
 	struct exchange *x;
 	enum { SLOT_FREE, SLOT_REDUCE, SLOT_GATHER } phase;
-	struct wire wire; /* of this flight */
+	struct wire wire; /* format of the bytes in flight */
 	const struct block *block;
 	float *v;
 	float *received, *result; /* [workers] pieces; one piece */

@@ -13,7 +13,7 @@ struct wire {
 	double density; /* sparse: fraction of a row's elements sent, at least one element */
 	uint64_t seed;
 	struct device *d;
-	const struct part *part; /* of the store, in the order of positions */
+	const struct part *part; /* part of the store, in the order of positions */
 	int64_t n_parts, floats; /* floats of all parts */
 };
 
@@ -48,7 +48,8 @@ enum { EXCHANGE_SLOTS = 2 };
 struct exchange {
 	struct comm *sync;
 	struct wire wire;
-	int64_t piece_floats, packed_bytes; /* of the largest piece */
+	int64_t piece_floats,
+		packed_bytes; /* size of the largest piece: floats; bytes as sent */
 	struct slot *slots;
 };
 

@@ -102,7 +102,7 @@ struct trainer {
 	struct trainer_data {
 		struct dataset *set;
 		struct loader *loader;
-		struct order order; /* of training samples */
+		struct order order; /* order of training samples */
 		struct fetch *next; /* the next step's samples, being fetched */
 		int64_t targets; /* targets with a weight in the worker's batch of this step */
 		double count; /* `targets`, or its mean over workers that average gradients */
@@ -135,9 +135,9 @@ struct trainer {
 	struct start_times start;
 	/* The state that checkpoints keep. */
 	int64_t step, samples;
-	struct str origin;   /* of the model, on rank 0: see struct ckpt */
+	struct str origin;   /* origin of the model, on rank 0: see struct ckpt */
 	struct str changes;  /* changes of the arithmetic in a resumed run; empty: none */
-	int64_t loaded_step; /* of the checkpoint; the run may resume at an earlier step */
+	int64_t loaded_step; /* step of the checkpoint; the run may resume earlier */
 	bool other_data; /* the data differ from those that the checkpoint was trained on */
 	int64_t n_unseen; /* samples that were skipped because a worker was too slow */
 	double loss, val_loss, best_val_loss;

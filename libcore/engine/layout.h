@@ -35,7 +35,7 @@ int layout_data_rank(const int degree[N_AXES], int rank);
 struct rank_layout {
 	struct microbatches microbatches; /* their assignment to data-parallel ranks */
 	int data_rank;			  /* the data-parallel rank of this rank */
-	struct tensor_part part;	  /* of the model */
+	struct tensor_part part;	  /* the rank's part of each tensor */
 	struct stage *stages;		  /* pipeline stages of this rank */
 	int n_stages;
 };

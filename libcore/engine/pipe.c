@@ -29,7 +29,7 @@ struct slot {
 
 struct pipe_stage {
 	struct stage st;
-	int number; /* of the virtual stage, over the whole pipeline */
+	int number; /* index of the virtual stage in the whole pipeline */
 	/* groups with the ranks that it receives from and sends to; NULL: none */
 	struct comm *in[N_DIRECTIONS], *out[N_DIRECTIONS];
 	int64_t n_slots, n_grads;

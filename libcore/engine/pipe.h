@@ -11,7 +11,7 @@ struct pipe {
 	struct pass *pass;
 	const struct schedule *schedule;
 	struct comm *axis;
-	struct pipe_stage *stages; /* of this rank */
+	struct pipe_stage *stages; /* stages of this rank */
 	int64_t n;
 	double forward, backward; /* seconds of computation, set by pipe_times() */
 	double waited;		  /* seconds of waiting for other stages */

@@ -97,7 +97,7 @@ static void write_pass_step(struct trainer *t)
 /* Copies everything that differs from step to step, except the samples, to the device. */
 static void write_terms(struct trainer *t, const struct step_result *r)
 {
-	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
+	int64_t step = t->step + 1 - t->skipped; /* the optimizer's step */
 	struct step_terms terms = {.update = {.lr = r->lr},
 		.count = step_tokens(t),
 		.max_norm = t->o.clip,
@@ -401,7 +401,7 @@ void step_global_loss(struct trainer *t, struct step_result *r)
 		int64_t counted;
 	} sum = {{{0}}, t->data.targets};
 	if (!r->empty)
-		sum.loss = pass_loss(&t->pass); /* of this worker */
+		sum.loss = pass_loss(&t->pass); /* this worker's loss */
 	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS + 1);
 	r->counted = sum.counted;
 	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);

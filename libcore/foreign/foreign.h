@@ -12,7 +12,7 @@
 /* ---- formats.c: the table of formats --------------------------------------------------------- */
 
 struct convert_opts {
-	enum dtype dtype; /* of the stored elements: fp32, bf16, fp16 */
+	enum dtype dtype; /* type of the stored elements: fp32, bf16, fp16 */
 	int64_t shard_bytes; /* maximum size of a safetensors file, if a tensor fits; 0: one file */
 	bool padding; /* also write the rows that pad the vocabulary */
 	/* huggingface: the model or tokenizer to copy tokenizer files from; NULL: none */

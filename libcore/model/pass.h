@@ -162,7 +162,7 @@ struct pass_ops {
 	/* computes a->m[ATT_O] of all local slices and chunks from ATT_Q, ATT_K and ATT_V */
 	void (*attend)(struct pass *, int64_t layer, struct sublayer_acts *);
 	void (*head)(struct pass *, struct mat x, struct mat dx);
-	void *context; /* of attend and head */
+	void *context; /* argument of attend() and head() */
 };
 
 /* The context of forwards and backwards. */

@@ -25,7 +25,7 @@ struct matrices {
 	struct comm *c;
 	int *ranks;		       /* [size]: world ranks of the stage's members */
 	struct matrix *matrix;	       /* [n], in the order of the tensor table */
-	struct comm_requests requests; /* of a round */
+	struct comm_requests requests; /* messages of a round */
 	struct received *received;     /* [n_received]: pieces being received */
 	int n_received;
 	int n, n_rounds;

@@ -469,7 +469,7 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 /* Sources that are read only once, since a config file may be a pipe. */
 struct sources {
 	struct str base, config;
-	const char *preset;  /* of the command line or PT_PRESET; NULL: config_preset */
+	const char *preset;  /* from the command line or PT_PRESET; NULL: config_preset */
 	char *config_preset; /* the preset that the config file names, or NULL */
 };
 

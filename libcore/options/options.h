@@ -35,7 +35,7 @@ struct opt {
 	const char *name; /* long option, config key, and PT_NAME in the environment */
 	const char *arg;  /* name of the value in help; OPT_ENUM lists its values */
 	const char *def;  /* default, as text; NULL: zero, no, or unset */
-	size_t offset;	  /* of the value in the program's struct of options */
+	size_t offset;	  /* offset of the value in the program's struct of options */
 	unsigned flags;
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */

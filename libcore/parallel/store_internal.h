@@ -16,7 +16,7 @@ struct lease {
 struct gathered {
 	int unit, users; /* unit -1: free */
 	bool ready;
-	uint64_t ticket; /* of the last read from the offload backend */
+	uint64_t ticket; /* ticket of the last read from the offload backend */
 	float *memory;
 	int64_t n;
 	struct comm_requests requests; /* messages of its buckets */

@@ -12,7 +12,7 @@ enum {
 
 struct pattern {
 	struct splitter *splitter;
-	uint32_t ends[BATCH]; /* of the words found */
+	uint32_t ends[BATCH]; /* ends of the words found */
 };
 
 struct encoder {

@@ -70,8 +70,8 @@ const struct split_pattern *split_pattern_find(const char *what)
 }
 
 struct splitter {
-	const struct split_rule *rule; /* of a named pattern; else NULL */
-	struct split_regex *regex;     /* of a regular expression; else NULL */
+	const struct split_rule *rule; /* rule of a named pattern; else NULL */
+	struct split_regex *regex;     /* regex of a regular expression; else NULL */
 };
 
 struct splitter *splitter_open(const char *pattern, struct err *e)
