@@ -212,7 +212,7 @@ static float *compute_last_update(const struct step_check *c, int i, struct err 
 	return u;
 }
 
-/* Returns the index of the slice with row r of a tensor, as torch.chunk divides rows. */
+/* Returns the slice that has row r of a model's tensor: torch.chunk divides the file's rows. */
 static int64_t slice_of_row(const struct model *m, const struct tensor *t, int64_t r,
 	const struct old_slices *old)
 {

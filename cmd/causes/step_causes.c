@@ -127,14 +127,14 @@ static bool is_weight(const struct step_check *c, double x, double weight)
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
 }
 
-/* Writes the numbers of the sequences with a weight, from 1, such as "5 6 7 8". */
+/* Lists the sequences i with weights[i] equal to `weight`, numbered from 1, such as "5 6 7 8". */
 static void list_sequences(const struct step_check *c, char *out, size_t capacity,
-	const double *x, int n, double weight)
+	const double *weights, int n, double weight)
 {
 	size_t len = 0;
 	*out = '\0';
 	for (int i = 0; i < n && len < capacity; i++)
-		if (is_weight(c, x[i], weight))
+		if (is_weight(c, weights[i], weight))
 			len += (size_t)snprintf(
 				out + len, capacity - len, "%s%d", len ? " " : "", i + 1);
 }

@@ -242,6 +242,7 @@ int speed_compare(const struct run_log *control, int n_control,
 	const struct run_log *test, int n_test, struct speed_diff d[MAX_SPEEDS])
 {
 	int n = 0;
+	bool has_tokens = false; /* samples/s, a later measure, are then redundant */
 	for (size_t i = 0; i < ARRAY_LEN(measures); i++) {
 		struct speed a = measure_runs(control, n_control, &measures[i]);
 		struct speed b = measure_runs(test, n_test, &measures[i]);
@@ -249,11 +250,12 @@ int speed_compare(const struct run_log *control, int n_control,
 			widen_error(&a, b.deviation, b.n_runs);
 		if (b.n_runs == 1)
 			widen_error(&b, a.deviation, a.n_runs);
-		/* samples/s are redundant next to tokens/s */
-		bool is_redundant =
-			measures[i].column == COL_SPS && n && d[0].column != COL_DT;
-		if (isfinite(a.value) && isfinite(b.value) && !is_redundant)
-			d[n++] = compare_measure(&measures[i], a, b);
+		int column = measures[i].column;
+		if (!isfinite(a.value) || !isfinite(b.value) ||
+			(column == COL_SPS && has_tokens))
+			continue;
+		has_tokens |= column == COL_TPS || column == COL_TPS_PER_GPU;
+		d[n++] = compare_measure(&measures[i], a, b);
 	}
 	bool done[MAX_SPEEDS] = {false};
 	for (int i = 0; i < n; i++)

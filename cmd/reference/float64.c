@@ -440,7 +440,8 @@ static bool is_layer_detached(const struct pass *p, int64_t k)
 	       (path->layer < 0 || path->layer == k / 2);
 }
 
-/* Returns the index in x of the input of sublayer k; p->last: of the final norm. */
+/* Returns which of rank->x[] is the input of sublayer k: k, or k - 1 for an FFN that is parallel to
+ * attention. k = p->last is the final norm. */
 static int64_t input_index(const struct pass *p, int64_t k)
 {
 	return k - (reads_attention_input(p, k) && k < p->last && k % 2 == FFN);
