@@ -145,7 +145,7 @@ struct trial_pair pair_blank(struct trial *t, struct mat like)
 
 struct mat blank_with_columns(struct trial *t, struct mat like, int64_t cols)
 {
-	like.p = &(int){0};
+	like.p = &(int){0}; /* (NULL stands for no matrix) */
 	like.cols = cols;
 	return pair_blank_rows(t, like, 1).m[GPU];
 }

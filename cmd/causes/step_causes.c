@@ -271,23 +271,23 @@ bool explained_by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int n = (int)s->c->batch.n;
-	double x[MAX_PARTS], max = 0;
+	double weights[MAX_PARTS], max = 0;
 	if (n < 2 || n > MAX_PARTS || may_all_fit_by_chance(s) ||
 		(count_elements(s, s->screen) >= 4 * n &&
-			!fit_sequences(s, n, s->screen, x)))
+			!fit_sequences(s, n, s->screen, weights)))
 		return false;
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
 	mark_unexplained(s, wanted);
 	limit_elements(m, wanted);
-	bool fits = fit_sequences(s, n, wanted, x);
+	bool fits = fit_sequences(s, n, wanted, weights);
 	free(wanted);
 	for (int j = 0; j < n; j++)
-		max = fmax(max, fabs(x[j]));
+		max = fmax(max, fabs(weights[j]));
 	for (int j = 0; j < n && max > 0; j++)
-		x[j] /= max;
-	fits = fits && !are_equal(x, n, 0.01);
+		weights[j] /= max;
+	fits = fits && !are_equal(weights, n, 0.01);
 	if (fits)
-		describe_sequences(s, x, n, max);
+		describe_sequences(s, weights, n, max);
 	return fits;
 }
 

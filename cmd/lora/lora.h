@@ -17,9 +17,8 @@ struct lora {
 	struct json_t *json;
 	struct ckpt_view base;
 	bool has_base;
-	struct model m; /* the base model */
-	struct foreign *
-		list; /* [n_list]: tensors of the base model, with Hugging Face's names */
+	struct model m;	      /* the base model */
+	struct foreign *list; /* [n_list]: the base model, with Hugging Face's names */
 	int n_list;
 };
 

@@ -269,8 +269,7 @@ static bool evaluate_and_log(
 		report_fill_row(r, s, &row);
 	evaluated = due->eval && evaluate(r, &row, &best);
 	if (evaluated)
-		r->saver.saved_step = r->saver.tried_step =
-			-1; /* to save the new losses */
+		r->saver.saved_step = r->saver.tried_step = -1; /* save the losses */
 	if ((due->log || evaluated) && local_sgd_fill_row(r, &row))
 		report_write_row(r, &row);
 	return best;

@@ -364,8 +364,11 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 	}
 }
 
-enum { EMBEDDING_UNIT = 0 };
-enum { USE_EMBEDDING = 0, USE_OUTPUT = 1 }; /* uses of a tied table, see store_reduce() */
+enum {
+	EMBEDDING_UNIT = 0,
+	USE_EMBEDDING = 0,
+	USE_OUTPUT = 1
+}; /* uses: see store_reduce() */
 
 /* Runs the head, in training with its backward, and then reduces its leaves. The leaves of a tied
  * table are complete after the embedding's backward, if it is on the same stage. */
