@@ -13,7 +13,8 @@ struct beta_sums {
 	double ab, bb;
 };
 
-/* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained. */
+/* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained, g with relative error
+ * `lost`. Adds to *sums, from which beta2 is estimated. */
 static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {

@@ -190,13 +190,14 @@ static double half_width(const struct speed_diff *d)
 }
 
 /* Returns true if two measures are of the same quantity within their noise, such as tokens per
- * second and the time of a step. */
+ * second and the time of a step. If one is per rank and one is not, only rounding may differ. */
 static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
 {
 	const double rounding = 0.02;
-	bool per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
+	bool is_per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
 		b->column == COL_TPS_PER_GPU || b->column == COL_MFU};
-	double noise = per_rank[0] == per_rank[1] ? half_width(a) + half_width(b) : 0;
+	double noise =
+		is_per_rank[0] == is_per_rank[1] ? half_width(a) + half_width(b) : 0;
 	return !find_measure(a->column)->peak && !find_measure(b->column)->peak &&
 	       fabs(log_gain(a) - log_gain(b)) < fmax(rounding, noise);
 }

@@ -604,7 +604,7 @@ static void backward_pass(const struct pass *p)
 	}
 }
 
-/* Adds the gradients of the output layer and of its input, from n positions from `at` on. */
+/* Adds the gradients of the output layer and of its input, h, from positions [at, at + n). */
 static void head_backward(const struct rank *rank, const double *h, const double *dlogits,
 	int64_t at, int64_t n)
 {

@@ -512,7 +512,8 @@ static int load_gradients(
 		return -1;
 	struct err value_error = {0};
 	int rc = torch_names_open_partial(&x->names, &x->file, &x->m, e);
-	if (check_gradient_values(x, &value_error))
+	if (check_gradient_values(
+		    x, &value_error)) /* explains also why names are missing */
 		*e = value_error;
 	if (rc || e->code)
 		return -1;
