@@ -145,7 +145,7 @@ struct trial_pair pair_blank(struct trial *t, struct mat like)
 
 struct mat blank_with_columns(struct trial *t, struct mat like, int64_t cols)
 {
-	like.p = &(int){0};
+	like.p = &(int){0}; /* (NULL stands for no matrix) */
 	like.cols = cols;
 	return pair_blank_rows(t, like, 1).m[GPU];
 }
@@ -323,9 +323,10 @@ static double *row_rms(struct mat m)
 	return each;
 }
 
-/* Compares n GPU elements, from element `at` after the start of row r->first. The error is |x - y|
- * / (|y| + RMS of the row + RMS of the matrix), since some rows of a gradient are much smaller
- * than others. The error of 0 against -0 is tiny, but not 0. */
+/* Compares n GPU elements, from element `at` after the start of row r->first. The error is
+ * (|x - y| - allowed rounding) / (|y| + RMS of the row + RMS of the matrix), since some rows of a
+ * gradient are much smaller than others; or DBL_MIN if different bits are within the rounding. A
+ * row of the GPU's matrix repeats the columns of r->m. */
 static struct worst compare_elements(
 	const float *x, int64_t n, const struct reference *r, int64_t at)
 {

@@ -44,8 +44,7 @@ struct trial {
 	double numbers;	       /* elements generated for the CPU, and elements compared */
 	float *staging[SIDES]; /* for conversions */
 	struct trial_pair m[MAX_OPERANDS]; /* the matrices of the call: make_operands() */
-	struct trial_result
-		results[MAX_RESULTS]; /* results to check in the next BOTH() */
+	struct trial_result results[MAX_RESULTS]; /* to check in the next BOTH() */
 	int n_results;
 	double allowed, worst; /* maximum error allowed; largest error / allowed so far */
 	bool stored;	       /* tolerance.stored */

@@ -212,7 +212,7 @@ static float *compute_last_update(const struct step_check *c, int i, struct err 
 	return u;
 }
 
-/* Returns the index of the slice with row r of a tensor, as torch.chunk divides rows. */
+/* Returns the slice that has row r of a model's tensor: torch.chunk divides the file's rows. */
 static int64_t slice_of_row(const struct model *m, const struct tensor *t, int64_t r,
 	const struct old_slices *old)
 {
@@ -271,7 +271,8 @@ static bool find_old(const struct cause_search *s, struct old_slices *old)
 	return fits && max > 0;
 }
 
-static void describe_old(struct cause_search *s, const struct old_slices *old, double lr)
+static void describe_old_slices(
+	struct cause_search *s, const struct old_slices *old, double lr)
 {
 	char list[60] = "", *text = s->detail;
 	size_t len = 0;
@@ -315,7 +316,7 @@ bool explained_by_old_parameters(struct cause_search *s)
 			     : 0;
 	}
 	if (lr > 0)
-		describe_old(s, &old, lr);
+		describe_old_slices(s, &old, lr);
 	for (int i = 0; i < c->weights.m.n_tensors; i++)
 		free(old.update[i]);
 	free(old.update);

@@ -127,14 +127,14 @@ static bool is_weight(const struct step_check *c, double x, double weight)
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
 }
 
-/* Writes the numbers of the sequences with a weight, from 1, such as "5 6 7 8". */
+/* Lists the sequences i with weights[i] equal to `weight`, numbered from 1, such as "5 6 7 8". */
 static void list_sequences(const struct step_check *c, char *out, size_t capacity,
-	const double *x, int n, double weight)
+	const double *weights, int n, double weight)
 {
 	size_t len = 0;
 	*out = '\0';
 	for (int i = 0; i < n && len < capacity; i++)
-		if (is_weight(c, x[i], weight))
+		if (is_weight(c, weights[i], weight))
 			len += (size_t)snprintf(
 				out + len, capacity - len, "%s%d", len ? " " : "", i + 1);
 }
@@ -271,23 +271,23 @@ bool explained_by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int n = (int)s->c->batch.n;
-	double x[MAX_PARTS], max = 0;
+	double weights[MAX_PARTS], max = 0;
 	if (n < 2 || n > MAX_PARTS || may_all_fit_by_chance(s) ||
 		(count_elements(s, s->screen) >= 4 * n &&
-			!fit_sequences(s, n, s->screen, x)))
+			!fit_sequences(s, n, s->screen, weights)))
 		return false;
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
 	mark_unexplained(s, wanted);
 	limit_elements(m, wanted);
-	bool fits = fit_sequences(s, n, wanted, x);
+	bool fits = fit_sequences(s, n, wanted, weights);
 	free(wanted);
 	for (int j = 0; j < n; j++)
-		max = fmax(max, fabs(x[j]));
+		max = fmax(max, fabs(weights[j]));
 	for (int j = 0; j < n && max > 0; j++)
-		x[j] /= max;
-	fits = fits && !are_equal(x, n, 0.01);
+		weights[j] /= max;
+	fits = fits && !are_equal(weights, n, 0.01);
 	if (fits)
-		describe_sequences(s, x, n, max);
+		describe_sequences(s, weights, n, max);
 	return fits;
 }
 

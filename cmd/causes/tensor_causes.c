@@ -471,8 +471,8 @@ static bool has_axis_of_kind(const struct step_check *c, enum part_kind kind)
 				    : may_have(c, c->o.cp);
 }
 
-/* Adds findings for tensors that are wrong sums of parts. The parts are first tried on s->screen,
- * and on the remaining tensors only if they explain some of it. */
+/* Adds findings for tensors that are wrong sums of parts, and so returns false. The parts are tried
+ * first on s->screen, and on the remaining tensors only if they explain some of it. */
 bool explained_by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;

@@ -206,7 +206,6 @@ static const struct cause causes[] = {
 #include "check/causes.h"
 };
 
-/* Marks the tensors without a cause in wanted[tensors of the model]. Returns their number. */
 int mark_unexplained(const struct cause_search *s, bool *wanted)
 {
 	int n = 0;

@@ -226,8 +226,9 @@ int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct er
 /* Describes a factor of all gradients: "4.000 times", and the parallel degree that it equals. */
 void describe_factor(
 	const struct step_check *c, double factor, char *out, size_t capacity);
-/* given.c: Compare the ranks' copies in --grads, and --grads with what the moments gained. */
+/* given.c: Compares the ranks' copies in --grads. */
 int judge_given_copies(struct step_check *c, struct err *e);
+/* Adds findings for tensors whose exp_avg did not gain the gradients in --grads. */
 int judge_given_moments(struct step_check *c, struct err *e);
 /* Checks the scale of the gradients in --grads. given_norm: norm of all of them. */
 void judge_given_scale(struct step_check *c, double given_norm);

@@ -51,34 +51,38 @@ static enum earlier_state state_before(
 	return !was ? UNKNOWN_BEFORE : was->n_different ? DIFFERED_BEFORE : EQUAL_BEFORE;
 }
 
-/* Adds a finding for each rank and kind with differing copies. run_prefix: begin of the texts. */
+static bool is_same_kind(const struct copy_check *x, const struct copy_check *y)
+{
+	return !strcmp(x->kind, y->kind) && !strcmp(x->owner, y->owner);
+}
+
+/* Adds a finding for the first differing copy of each owner, kind and earlier state. */
 static void report_copies(struct step_check *c, const struct copy_list *l,
-	const struct copy_list *before, const char *run_prefix)
+	const struct copy_list *before, const char *text_prefix)
 {
 	static const char *const state_texts[N_EARLIER_STATES] = {"",
 		", which were equal before this step", ", as they did before this step"};
 	for (int64_t i = 0; i < l->n; i++) {
 		const struct copy_check *x = &l->items[i];
 		enum earlier_state state = state_before(before, x);
-		int64_t n_differing = 0, n_copies = 0;
+		int64_t n_differing_tensors = 0, n_tensors = 0;
 		bool is_first = x->n_different > 0;
 		for (int64_t k = 0; k < l->n && is_first; k++) {
 			const struct copy_check *y = &l->items[k];
-			if (strcmp(x->kind, y->kind) != 0 ||
-				strcmp(x->owner, y->owner) != 0)
+			if (!is_same_kind(x, y))
 				continue;
-			n_copies++;
+			n_tensors++;
 			if (!y->n_different || state_before(before, y) != state)
 				continue;
 			is_first = k >= i;
-			n_differing++;
+			n_differing_tensors++;
 		}
 		if (is_first)
 			add_finding(c, FINDING_COPIES, NULL,
 				"copies: %s%s of %s and of %s differ in %lld of %lld tensors%s: "
 				"the first is %s, element %lld, %.6g and %.6g (distance %.2g)",
-				run_prefix, x->kind, x->owner, x->read_owner,
-				(long long)n_differing, (long long)n_copies,
+				text_prefix, x->kind, x->owner, x->read_owner,
+				(long long)n_differing_tensors, (long long)n_tensors,
 				state_texts[state], x->name,
 				(long long)x->first_different, x->value[1], x->value[0],
 				x->distance);

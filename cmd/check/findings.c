@@ -275,7 +275,7 @@ static void append_part_name(
 
 void append_verdict_exceptions(const struct step_check *c, struct str *out)
 {
-	const bool batch = c->has_reference || c->files.two_runs;
+	const bool has_batch = c->has_reference || c->files.two_runs;
 	scoped_str why = {0};
 	struct str parts[N_CHECK_PARTS] = {{0}};
 	int n = 0;
@@ -283,7 +283,8 @@ void append_verdict_exceptions(const struct step_check *c, struct str *out)
 		int tensors = describe_unchecked(c, p, &why);
 		/* (without a batch the verdict does not cover these; nor moments, if only
 		 * gradients are given) */
-		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)) ||
+		if (!why.len ||
+			(!has_batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)) ||
 			(p == CHECK_MOMENTS && has_gradients_only(c)))
 			continue;
 		append_part_name(c, p, tensors, &parts[n++]);

@@ -462,7 +462,8 @@ int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct er
 	return rc;
 }
 
-/* Sets p[n] to the sums of products of the optimizer's gradients with the reference gradients. */
+/* Sets p[n] to the sums of products of the optimizer's gradients with the reference gradients, and
+ * lost[n] to the relative errors of the optimizer's gradients by rounding. */
 static int compute_products(
 	struct step_check *c, struct products *p, double *lost, struct err *e)
 {

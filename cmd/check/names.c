@@ -136,7 +136,6 @@ static void measure_gradients(const struct step_check *c, struct measures *x)
 	}
 }
 
-/* Describes the quantity of the reference gradient, such as its largest element, equal to norm. */
 const char *find_norm_name(const struct step_check *c, double norm)
 {
 	struct measures x;

@@ -13,7 +13,8 @@ struct beta_sums {
 	double ab, bb;
 };
 
-/* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained. */
+/* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained, g with relative error
+ * `lost`. Adds to *sums, from which beta2 is estimated. */
 static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
@@ -475,20 +476,21 @@ bool explained_by_rule(struct cause_search *s)
 	return s->rule;
 }
 
+/* Returns true if no tensor decays and the given decay is large enough to be measured. */
 bool explained_by_no_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double decay = c->files.adam.decay;
-	int decayed = 0, plain = 0, other = 0;
+	int n_decayed = 0, n_undecayed = 0, n_other = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool measurable = x->decays && x->update.tested && !x->update.wrong;
-		decayed += measurable && has_decay(x, decay);
-		plain += measurable && has_decay(x, 0);
-		other += has_other_decay(c, x);
+		bool is_measurable = x->decays && x->update.tested && !x->update.wrong;
+		n_decayed += is_measurable && has_decay(x, decay);
+		n_undecayed += is_measurable && has_decay(x, 0);
+		n_other += has_other_decay(c, x);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.3g", decay);
-	return decay > 0.02 && plain && !decayed && !other;
+	return decay > 0.02 && n_undecayed && !n_decayed && !n_other;
 }
 
 int judge_update(struct step_check *c, struct err *e)

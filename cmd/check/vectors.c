@@ -60,6 +60,7 @@ double slice_factors(const struct step_check *c, int tensor, const float *a,
 	if (dim >= t->ndim || t->dims[dim] % n || ckpt_size(t) < 4 * n)
 		return INFINITY;
 	double left = factors_of_slices(t, a, b, dim, n, 0, f);
+	/* (Meta's files have rotated rows in pairs: their slices have other rows of the model.) */
 	if (dim || head_dim < 2 || !is_rotated(t->name))
 		return left;
 	double other = factors_of_slices(t, a, b, dim, n, head_dim, in_pairs);

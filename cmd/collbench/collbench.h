@@ -104,9 +104,8 @@ int bench_find_collective(const char *name, struct err *e);
 struct bench {
 	struct bench_options o;
 	struct bench_fault fault;
-	struct device *d; /* device with the buffers; NULL: host memory */
-	struct comm
-		*comm; /* ranks of the next measurement; NULL: this rank takes no part */
+	struct device *d;  /* device with the buffers; NULL: host memory */
+	struct comm *comm; /* ranks of the next measurement; NULL: not this rank */
 	struct comm_place place;
 	struct comm *home;   /* the world, for memory and agreements */
 	struct arena memory; /* buffers on a device */

@@ -87,7 +87,8 @@ static double compute(struct bench *b, struct comm_requests *r, double seconds)
 	return clock_seconds() - begin - seconds_in_test;
 }
 
-/* Returns the seconds of the same computation on a device, without communication. */
+/* Repeats the device's computation of an overlapped iteration, sized for `seconds`. Returns the
+ * seconds that it took without communication. */
 static double compute_alone(struct bench *b, double seconds)
 {
 	struct comm_requests none = {.c = b->comm};

@@ -66,9 +66,8 @@ struct suite {
 	struct bench *bench;
 	const struct bench_groups *groups;
 	struct bench_table table;
-	struct suite_case *cases; /* [table.n_rows] */
-	struct bench_judged
-		*judged; /* [table.n_rows], on rank 0, after suite_compare() */
+	struct suite_case *cases;    /* [table.n_rows] */
+	struct bench_judged *judged; /* [table.n_rows], rank 0, by suite_compare() */
 };
 
 /* Selects the collectives named by the operands; "all": all except operations made of messages. */

@@ -85,8 +85,7 @@ static void make_floats(
 	const struct verify *v, int rank, int64_t first, int64_t n, union chunk *x)
 {
 	int mantissa = mantissa_bits(v->c.type), limit = largest_exponent(v->c.type) - 2;
-	uint64_t n_product =
-		2 * (uint64_t)(limit / v->n_ranks) + 1; /* exponents to choose from */
+	uint64_t n_product = 2 * (uint64_t)(limit / v->n_ranks) + 1; /* exponents */
 	uint64_t n_any = 2 * (uint64_t)min64(100, limit) + 1;
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t h = x->u[i], e = h >> 8;

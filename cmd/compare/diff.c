@@ -308,8 +308,7 @@ void append_nonfinite(const struct run_diff *d, int key_column, struct str *out)
 /* Returns true if a line `key: control, test` is about an option that one of the logs lacks. */
 static bool is_in_one_log(const char *line, int n)
 {
-	const char *colon =
-		memchr(line, ':', (size_t)n); /* a value may have several lines */
+	const char *colon = memchr(line, ':', (size_t)n); /* NULL: a value's next line */
 	return colon && n >= 3 &&
 	       (!strncmp(colon, ": -, ", 5) || !strncmp(line + n - 3, ", -", 3));
 }

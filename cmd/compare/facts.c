@@ -49,7 +49,7 @@ int report_count_controls(const struct report *r)
 	return n;
 }
 
-void report_append_words(const struct report_run *run, struct str *out)
+void report_append_verdict(const struct report_run *run, struct str *out)
 {
 	const char *words = run->verdict       ? run->verdict
 			    : run->control < 0 ? "control"

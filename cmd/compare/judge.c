@@ -310,14 +310,15 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 	return judge_statistically(j, r);
 }
 
-/* Appends the rows and controls that were not used. */
-static void explain_unused_rows(const struct judging *j, struct verdict_result *r)
+/* Appends the rows and controls that were not used. Rows that are not finite are left out of the
+ * statistics; only VERDICT_DIFFERENT may be due to them. */
+static void explain_unused(const struct judging *j, struct verdict_result *r)
 {
-	int64_t n_lone = r->n_lone - r->n_ending;
+	int64_t n_inner = r->n_lone - r->n_ending;
 	if (has_lone_rows(j, r))
 		str_printf(&r->reason,
 			"; %lld row%s in some runs only; --common ignores such rows",
-			(long long)n_lone, n_lone == 1 ? " is" : "s are");
+			(long long)n_inner, n_inner == 1 ? " is" : "s are");
 	if (r->ending.len)
 		str_printf(&r->reason, "; %s", r->ending.s);
 	if (r->n_nonfinite && r->verdict == VERDICT_DIFFERENT)
@@ -340,7 +341,7 @@ static void set_verdict(const struct judging *j, struct verdict_result *r)
 	} else {
 		str_clear(&r->reason);
 		r->verdict = judge_comparable(j, r);
-		explain_unused_rows(j, r);
+		explain_unused(j, r);
 	}
 }
 

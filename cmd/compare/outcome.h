@@ -22,10 +22,9 @@ enum requirement {
 
 struct outcome_opts {
 	struct compare_opts exact;
-	struct judge_opts
-		judge;	    /* outcomes_init() sets what `exact` and `require` imply */
-	const char *column; /* name of the judged column */
-	bool validation;    /* also judge validation losses that all logs have */
+	struct judge_opts judge; /* outcomes_init() adds what options imply */
+	const char *column;	 /* name of the judged column */
+	bool validation;	 /* also judge validation losses that all logs have */
 	enum requirement require;
 	bool has_speed; /* include speed in the JSON */
 	bool one_set;	/* judge the tests together, as replicas of each other */
@@ -38,13 +37,11 @@ struct outcome {
 	struct test_diff {
 		int control; /* the control that the test differs least from */
 		struct run_diff diff;
-	} * exact;	 /* [n] */
-	bool has_judged; /* the column is in the first control's log */
-	const char
-		*column; /* column of `judged`: a validation loss, if only it differs */
+	} * exact;	    /* [n] */
+	bool has_judged;    /* the column is in the first control's log */
+	const char *column; /* of `judged`: a validation loss, if only it differs */
 	struct verdict_result judged;
-	struct str
-		excused; /* why differences in columns that are not judged do not count */
+	struct str excused; /* why differences in unjudged columns do not count */
 	enum verdict verdict;
 	struct str reason; /* one line */
 };

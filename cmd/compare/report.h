@@ -35,7 +35,7 @@ int report_write(const struct report *r, const char *path, struct err *e);
 /* Returns the number of controls, which are the first runs. */
 int report_count_controls(const struct report *r);
 /* Appends the verdict without its reason; "control" for a control. */
-void report_append_words(const struct report_run *run, struct str *out);
+void report_append_verdict(const struct report_run *run, struct str *out);
 
 /* Appends the techniques of a run: its options that differ from a plain run's. */
 void report_append_techniques(const struct run_log *l, struct str *out);

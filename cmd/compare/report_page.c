@@ -44,7 +44,7 @@ static void print_title(const void *context, struct str *out)
 static void print_verdict(struct str *out, const struct report_run *run)
 {
 	struct str words = {0};
-	report_append_words(run, &words);
+	report_append_verdict(run, &words);
 	html_badge(out, run->tone, words.s);
 	str_free(&words);
 }
@@ -80,11 +80,11 @@ static void print_reason(struct str *out, const struct report_run *run)
 	str_puts(out, "</span>");
 }
 
-static bool have_same_words(const struct report_run *a, const struct report_run *b)
+static bool have_same_verdict(const struct report_run *a, const struct report_run *b)
 {
 	struct str x = {0}, y = {0};
-	report_append_words(a, &x);
-	report_append_words(b, &y);
+	report_append_verdict(a, &x);
+	report_append_verdict(b, &y);
 	bool is_same = (a->control < 0) == (b->control < 0) && !strcmp(x.s, y.s);
 	str_free(&x);
 	str_free(&y);
@@ -99,7 +99,7 @@ static bool has_one_reason(const struct report *r, int run)
 	for (int i = 0; i < r->n; i++)
 		if (x->verdict && r->runs[i].verdict &&
 			strcmp(r->runs[i].verdict, x->verdict) != 0 &&
-			have_same_words(&r->runs[i], x))
+			have_same_verdict(&r->runs[i], x))
 			return false;
 	return true;
 }
@@ -112,7 +112,7 @@ static void print_group(const struct view *v, int first, struct str *out)
 	struct str names = {0};
 	int n = 0;
 	for (int i = first; i < v->r->n; i++)
-		if (have_same_words(&runs[i], &runs[first]) && n++ < MAX_NAMES)
+		if (have_same_verdict(&runs[i], &runs[first]) && n++ < MAX_NAMES)
 			str_printf(&names, "%s%s", n > 1 ? ", " : "", v->names[i]);
 	if (n > MAX_NAMES)
 		str_printf(&names, " and %d more", n - MAX_NAMES);
@@ -130,7 +130,7 @@ static void print_group(const struct view *v, int first, struct str *out)
 static bool begins_group(const struct report *r, int run)
 {
 	for (int i = 0; i < run; i++)
-		if (have_same_words(&r->runs[i], &r->runs[run]))
+		if (have_same_verdict(&r->runs[i], &r->runs[run]))
 			return false;
 	return r->runs[run].control >= 0;
 }
@@ -396,7 +396,7 @@ static void print_md_runs(const struct view *v, struct doc *d)
 			doc_cell(d, CELL_TEXT, text.s);
 		}
 		str_clear(&text);
-		report_append_words(&r->runs[i], &text);
+		report_append_verdict(&r->runs[i], &text);
 		doc_cell(d, CELL_TEXT, text.s);
 		doc_row_end(d);
 	}
@@ -423,7 +423,8 @@ static void print_md_details(const struct view *v, int i, struct str *out)
 
 static void print_md_graph(const struct report *r, struct str *out)
 {
-	const struct graph_style style = {MARKS_ASCII, false, 90, 20};
+	const struct graph_style style = {
+		.marks = MARKS_ASCII, .width = 90, .height = 20};
 	struct curve_plot c;
 	struct str text = {0};
 	struct err e;

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static bool has_both(const struct log_rows *r, int key_column)
+static bool has_values(const struct log_rows *r, int key_column)
 {
 	return run_log_has(r->log, r->row, r->column) &&
 	       run_log_has(r->log, r->row, key_column);
@@ -15,7 +15,7 @@ int log_rows_next(struct log_rows *r, int n, int key_column, double *key)
 	*key = INFINITY;
 	for (int i = 0; i < n; i++) {
 		r[i].row += r[i].has_row;
-		while (r[i].row < r[i].log->n_rows && !has_both(&r[i], key_column))
+		while (r[i].row < r[i].log->n_rows && !has_values(&r[i], key_column))
 			r[i].row++;
 		if (r[i].row < r[i].log->n_rows)
 			*key = fmin(*key, run_log_value(r[i].log, r[i].row, key_column));

@@ -113,7 +113,7 @@ bool rule_accepts_all(const struct rule *r, const struct curves *c, struct str *
 	return true;
 }
 
-static void print_source(const struct rule *r, FILE *f)
+static void print_mdoc_source(const struct rule *r, FILE *f)
 {
 	if (r->source)
 		fprintf(f, ".Pq %s, %s\n", r->repository, r->source);
@@ -125,7 +125,7 @@ void rules_print_man(FILE *f)
 	for (int i = 0; i < n_rules; i++) {
 		fprintf(f, ".It Cm %s\n", rules[i].name);
 		man_text(f, rules[i].help);
-		print_source(&rules[i], f);
+		print_mdoc_source(&rules[i], f);
 	}
 	fputs(".El\n", f);
 }

@@ -190,13 +190,14 @@ static double half_width(const struct speed_diff *d)
 }
 
 /* Returns true if two measures are of the same quantity within their noise, such as tokens per
- * second and the time of a step. */
+ * second and the time of a step. If one is per rank and one is not, only rounding may differ. */
 static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
 {
 	const double rounding = 0.02;
-	bool per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
+	bool is_per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
 		b->column == COL_TPS_PER_GPU || b->column == COL_MFU};
-	double noise = per_rank[0] == per_rank[1] ? half_width(a) + half_width(b) : 0;
+	double noise =
+		is_per_rank[0] == is_per_rank[1] ? half_width(a) + half_width(b) : 0;
 	return !find_measure(a->column)->peak && !find_measure(b->column)->peak &&
 	       fabs(log_gain(a) - log_gain(b)) < fmax(rounding, noise);
 }
@@ -242,6 +243,7 @@ int speed_compare(const struct run_log *control, int n_control,
 	const struct run_log *test, int n_test, struct speed_diff d[MAX_SPEEDS])
 {
 	int n = 0;
+	bool has_tokens = false; /* samples/s, a later measure, are then redundant */
 	for (size_t i = 0; i < ARRAY_LEN(measures); i++) {
 		struct speed a = measure_runs(control, n_control, &measures[i]);
 		struct speed b = measure_runs(test, n_test, &measures[i]);
@@ -249,11 +251,12 @@ int speed_compare(const struct run_log *control, int n_control,
 			widen_error(&a, b.deviation, b.n_runs);
 		if (b.n_runs == 1)
 			widen_error(&b, a.deviation, a.n_runs);
-		/* samples/s are redundant next to tokens/s */
-		bool is_redundant =
-			measures[i].column == COL_SPS && n && d[0].column != COL_DT;
-		if (isfinite(a.value) && isfinite(b.value) && !is_redundant)
-			d[n++] = compare_measure(&measures[i], a, b);
+		int column = measures[i].column;
+		if (!isfinite(a.value) || !isfinite(b.value) ||
+			(column == COL_SPS && has_tokens))
+			continue;
+		has_tokens |= column == COL_TPS || column == COL_TPS_PER_GPU;
+		d[n++] = compare_measure(&measures[i], a, b);
 	}
 	bool done[MAX_SPEEDS] = {false};
 	for (int i = 0; i < n; i++)

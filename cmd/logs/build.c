@@ -197,7 +197,8 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	if (!s)
 		return;
 	v = convert_unit(v, known->scale);
-	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* whole bytes */
+	if (s->column == COL_MEM ||
+		s->column == COL_MEM_ACTIVE) /* whole bytes; -1 is rejected */
 		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
 	if (!can_hold_value(s, v))
 		return;

@@ -182,7 +182,7 @@ static void strip_color(struct span line, struct str *out)
 	}
 }
 
-/* Parses a line without color codes. A line that is not a row may have settings. */
+/* Parses a line without color codes: a row, or else settings. Returns true for a row. */
 static bool parse_plain_text(
 	struct build *b, const struct log_format *f, struct span line)
 {

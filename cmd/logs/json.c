@@ -122,7 +122,7 @@ bool is_megatron_golden(struct span first)
 }
 
 /* Parses a metric: {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9,
- * "5": "nan"}}; "nan" means not logged. */
+ * "5": "nan"}}; "nan" means not logged. The values may be a list, one per step_interval. */
 static void parse_metric(struct build *b, const char *name, json_t *metric)
 {
 	json_t *values = json_object_get(metric, "values"), *v;
@@ -318,7 +318,7 @@ static void parse_object(struct build *b, json_t *object, struct str *path, int6
 		double x;
 		set_path_key(path, prefix, key);
 		if (json_is_object(v) && depth < MAX_DEPTH) {
-			if (!strcmp(key, "metrics")) /* ezpz: without a name */
+			if (!strcmp(key, "metrics")) /* of ezpz: not in names */
 				path->len = prefix;
 			parse_object(b, v, path, step, step_value, depth + 1);
 		} else if (v == step_value) {

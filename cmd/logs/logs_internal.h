@@ -162,7 +162,7 @@ bool build_add_unread(struct build *b, int64_t step, struct span name, struct sp
 void build_add_lost_row(struct build *b, struct span text);
 /* Looks up a name, or adds it; NULL: too many names. */
 struct known_name *build_add_name(struct build *b, struct span name);
-/* Does what build_set() does, without looking up the name. */
+/* Adds a value to the column of a known name, by the rules of build_set(). */
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
 /* Adds a mean over the steps from + 1 to step, in place of the column's values at these steps. */
 void build_set_mean(

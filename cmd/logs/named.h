@@ -46,6 +46,7 @@ struct roles {
 	int epoch, step, loss;
 	bool is_evaluation;
 };
+/* Finds the epoch, the step and the loss among the numbers f[n] of a line. */
 struct roles find_roles(
 	const struct log_options *opts, struct span line, const struct named *f, int n);
 /* Returns true if most lines with a loss have one form, and their steps rise. */

@@ -10,8 +10,8 @@
 
 static const char config_name[] = "adapter_config.json";
 
-/* Returns the path of adapter_config.json in a directory or next to a file; else NULL.
- * Allocated. */
+/* Returns the path, allocated, of adapter_config.json in a directory, or else next to the file or
+ * directory; or NULL. */
 static char *find_config(const char *path)
 {
 	size_t n = strlen(path);
@@ -107,13 +107,13 @@ static int read_config(struct lora *l, struct err *e)
 		     *rank = json_object_get(l->json, "r");
 	l->alpha = json_number_value(alpha);
 	l->rank = json_integer_value(rank);
-	l->by_root = json_is_true(json_object_get(l->json, "use_rslora"));
+	l->is_rslora = json_is_true(json_object_get(l->json, "use_rslora"));
 	if (!json_is_number(alpha) || !(fabs(l->alpha) <= 1e6) ||
 		!json_is_integer(rank) || l->rank < 1 || l->rank > 1 << 20)
 		return err_set(e, EX_DATAERR,
 			"%s: lora_alpha and r must be numbers, r above 0", l->config);
 	if (!is_empty(json_object_get(l->json, "rank_pattern")))
-		l->rank = 0;
+		l->rank = 0; /* modules have different ranks */
 	return 0;
 }
 
@@ -201,7 +201,7 @@ int lora_scale(const struct lora *l, const char *module, int64_t rank, double *s
 		return err_set(e, EX_DATAERR,
 			"%s: r is %lld, but the adapter of %s has rank %lld", l->config,
 			(long long)l->rank, module, (long long)rank);
-	*scale = alpha / (l->by_root ? sqrt((double)rank) : (double)rank);
+	*scale = alpha / (l->is_rslora ? sqrt((double)rank) : (double)rank);
 	return 0;
 }
 
@@ -211,12 +211,12 @@ const char *lora_wrong_scale(const struct lora *l, double factor)
 	const struct {
 		double factor;
 		const char *text;
-	} known[] = {{l->by_root ? root : rank, "alpha"},
-		{l->by_root ? 1 / root : root,
-			l->by_root ? "alpha / r, not alpha / sqrt(r)"
-				   : "alpha / sqrt(r), not alpha / r"},
-		{l->by_root ? root / l->alpha : rank / l->alpha, "1"},
-		{l->by_root ? 1 / root : 1 / rank, "divided by r once more"}};
+	} known[] = {{l->is_rslora ? root : rank, "alpha"},
+		{l->is_rslora ? 1 / root : root,
+			l->is_rslora ? "alpha / r, not alpha / sqrt(r)"
+				     : "alpha / sqrt(r), not alpha / r"},
+		{l->is_rslora ? root / l->alpha : rank / l->alpha, "1"},
+		{l->is_rslora ? 1 / root : 1 / rank, "divided by r once more"}};
 	for (size_t i = 0; i < ARRAY_LEN(known) && l->used && l->rank; i++)
 		if (fabs(factor / known[i].factor - 1) <= 1e-3)
 			return known[i].text;

@@ -13,13 +13,12 @@ struct lora {
 	double alpha;
 	int64_t rank; /* 0: it differs between modules */
 	bool is_zero; /* all B are 0: a wrong scale is then a factor of all gradients of B */
-	bool by_root; /* use_rslora: scale = alpha / sqrt(rank), else alpha / rank */
+	bool is_rslora; /* use_rslora: scale = alpha / sqrt(rank), else alpha / rank */
 	struct json_t *json;
 	struct ckpt_view base;
 	bool has_base;
-	struct model m; /* the base model */
-	struct foreign *
-		list; /* [n_list]: tensors of the base model, with Hugging Face's names */
+	struct model m;	      /* the base model */
+	struct foreign *list; /* [n_list]: the base model, with Hugging Face's names */
 	int n_list;
 };
 

@@ -72,6 +72,13 @@ static void try_recompute(struct layout_walk *w)
 	}
 }
 
+/* Returns the maximum of stages per rank to try: several only for kinds that are made for them. */
+static int max_stages_to_try(const struct schedule_row *row)
+{
+	int max = row->min_stages > 1 ? INT32_MAX : 1;
+	return row->max_stages ? row->max_stages : max;
+}
+
 /* Tries each schedule with one stage per rank, or two or four if it has several; with more stages,
  * messages get small. Not gpipe: it needs more memory than 1f1b, and is not faster. */
 static void try_schedules(struct layout_walk *w)
@@ -85,12 +92,10 @@ static void try_schedules(struct layout_walk *w)
 	for (int i = 0; i < (pp > 1 ? kind.n : 1); i++) {
 		w->l.schedule = pp > 1 ? kind.value[i] : SCHEDULE_1F1B;
 		const struct schedule_row *row = &schedule_kinds[w->l.schedule];
-		int limit = row->max_stages	  ? row->max_stages
-			    : row->min_stages > 1 ? INT32_MAX
-						  : 1;
 		for (int k = 0; k < stages.n; k++) {
 			w->l.stages = stages.value[k];
-			if (w->l.stages >= row->min_stages && w->l.stages <= limit &&
+			if (w->l.stages >= row->min_stages &&
+				w->l.stages <= max_stages_to_try(row) &&
 				(int64_t)pp * w->l.stages <= w->space->m->c.layers)
 				try_recompute(w);
 		}

@@ -199,16 +199,16 @@ void explain_choice(const struct request *r, const struct search *s, struct str 
 {
 	struct shape shape;
 	bool is_gpu = r->o->device == DEVICE_CUDA;
-	double bytes = r->trainer != BY_PT ? 2
-		       : is_gpu		   ? (double)dtype_bytes(options_gemm_dtype(r->o))
-					   : sizeof(float);
+	double element_bytes = r->trainer != BY_PT ? 2
+			       : is_gpu ? (double)dtype_bytes(options_gemm_dtype(r->o))
+					: sizeof(float);
 	double limit = r->limit ? (double)r->limit : INFINITY;
 	shape_init(&shape, r->m);
 	answer_one_rank(r, &shape, limit, out);
-	answer_layer(&shape, limit, bytes, out);
+	answer_layer(&shape, limit, element_bytes, out);
 	answer_sequence(&shape, limit, out);
 	answer_batch(r, out);
 	if (r->ranks > 1)
-		answer_network(r, &shape, bytes, out);
+		answer_network(r, &shape, element_bytes, out);
 	answer_fits(r, s, out);
 }

@@ -25,7 +25,6 @@ static double optimal_interval(const struct reliability *x)
 	       x->checkpoint;
 }
 
-/* Computes the goodput by Daly's equation for the time of a job, per second of work. */
 void goodput_compute(
 	const struct reliability *x, int ranks, double step, struct goodput *g)
 {

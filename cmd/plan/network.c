@@ -49,7 +49,7 @@ static bool is_usable(const struct bench_fit *f)
 
 /* Adds a fit to the mean. A collective's latency is the latency of a tree within a host and a
  * tree over the hosts, twice for an all-reduce, as in add_collective() of comm/simulate.c.
- * host_latency: of a message within a host. */
+ * host_latency: the seconds of an empty message within a host. */
 static void add_fit(struct mean *mean, const struct bench_fit *f, double host_latency)
 {
 	double ranks = (double)f->group_ranks, hosts = (double)f->group_hosts;

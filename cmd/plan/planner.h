@@ -215,6 +215,7 @@ void bounds_release(struct bounds *b);
 
 /* ---- explain.c: which parallelism the model needs, and why ---------------------------------- */
 
+/* Appends which parallelism the memory, the batch and the network need, and what fits. */
 void explain_choice(const struct request *r, const struct search *s, struct str *out);
 
 /* ---- goodput.c: the fraction of the time that trains ----------------------------------------- */

@@ -66,7 +66,7 @@ static struct band choice_band(const struct request *r, const struct choice *c)
 		r->o->dtype == PRECISION_FLOAT8);
 }
 
-/* Writes "-10%+20%". */
+/* Writes a band of factors of the predicted value, such as "-10%+20%" for 0.9 to 1.2. */
 static const char *band_text(char text[static NUM_TEXT], struct band b)
 {
 	snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1), 100 * (b.high - 1));

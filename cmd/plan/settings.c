@@ -151,7 +151,7 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 	return n;
 }
 
-/* (A given --tile or --offload is used. -1 and auto ask for a value, so they are not ignored.) */
+/* (A rare setting, such as tile, is used if given. -1 and auto ask the search for a value.) */
 bool is_setting_ignored(const struct only *o, const char *word)
 {
 	int i = setting_of_word(word), value[MAX_ONLY];

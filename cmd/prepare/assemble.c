@@ -346,13 +346,13 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 	struct share *v;
 	int rc;
 	if (x->a->encoding->p->window) {
-		lane_rewind(x, lane);
+		lane_rewind(x, lane); /* windows_count() has opened and read the lane */
 		rc = windows_write(x, lane, x->train_windows, e);
 	} else {
 		rc = lane_open(x, lane, e);
+		while (!rc && (rc = lane_next(x, lane, &v, e)) > 0)
+			rc = write_document(x, lane, v, e);
 	}
-	while (!rc && (rc = lane_next(x, lane, &v, e)) > 0)
-		rc = write_document(x, lane, v, e);
 	if (rc)
 		return -1;
 	lane_close(x, lane);

@@ -240,10 +240,9 @@ static bool is_key(const struct str *key, const char *name)
 struct line_fields {
 	const char *const *fields; /* [n_fields], at most two */
 	int n_fields;
-	struct str *text; /* output of a field that is a text; else NULL */
-	struct chat_turns
-		*turns; /* output of a list of turns, or of two fields with a turn each */
-	struct str key, other; /* scratch */
+	struct str *text;	  /* output of a field that is a text; else NULL */
+	struct chat_turns *turns; /* output: a list of turns, or two fields' turns */
+	struct str key, other;	  /* scratch */
 };
 
 /* Reads an object with a role and a text, and appends a turn. */

@@ -171,7 +171,7 @@ static int64_t add_file(struct pieces *w, int fd, const char *path)
 	return w->n_files++;
 }
 
-/* Adds the pieces of a rank's work file. is_own: creates it, or truncates an incomplete piece. */
+/* Adds the pieces of a rank's work file, if any. is_own: creates it, or cuts a partial piece. */
 static int open_rank_file(struct pieces *w, int rank, bool is_own, struct err *e)
 {
 	scoped_ptr char *path = text_printf("%s/pieces-%d", w->work, rank);

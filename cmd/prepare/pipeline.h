@@ -136,9 +136,8 @@ struct document_text {
 	const struct records
 		*records; /* reads lines that mark what counts; NULL: lines are texts */
 	struct marked marked;
-	int64_t n_broken; /* broken lines so far */
-	struct str
-		*messages; /* warnings about the first MAX_MESSAGES of them; NULL: none */
+	int64_t n_broken;     /* broken lines so far */
+	struct str *messages; /* warnings about the first MAX_MESSAGES, or NULL */
 };
 /* Sets *out to the text of a part; for a JSONL line, to its document and the separator. Returns 1
  * if the line is blank or broken, and -1 if it is broken and p->strict. */

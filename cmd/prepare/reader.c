@@ -265,8 +265,7 @@ static int add_next_line(struct reader *r, struct batch *b, struct err *e)
 static int open_file(struct reader *r, struct err *e)
 {
 	struct input_file *f = &r->inputs->files[r->file];
-	bool is_first_pass =
-		!r->t; /* it learns the vocabulary; the second pass encodes */
+	bool is_first_pass = !r->t; /* (the second pass encodes with the vocabulary) */
 	if (f->is_stream && is_first_pass && input_copy_stream(f, e))
 		return -1;
 	r->in = input_open(f, !r->p->as_is, e);

@@ -5,8 +5,7 @@
 #include "vocab/vocab.h"
 
 struct train_vocab {
-	const struct prepare
-		*p; /* options for reading texts, filters, number of threads */
+	const struct prepare *p;    /* reading options, filters, number of threads */
 	struct train_config config; /* without the progress bar */
 	const char *out;	    /* directory of the vocabulary files */
 };

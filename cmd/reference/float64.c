@@ -440,7 +440,8 @@ static bool is_layer_detached(const struct pass *p, int64_t k)
 	       (path->layer < 0 || path->layer == k / 2);
 }
 
-/* Returns the index in x of the input of sublayer k; p->last: of the final norm. */
+/* Returns which of rank->x[] is the input of sublayer k: k, or k - 1 for an FFN that is parallel to
+ * attention. k = p->last is the final norm. */
 static int64_t input_index(const struct pass *p, int64_t k)
 {
 	return k - (reads_attention_input(p, k) && k < p->last && k % 2 == FFN);
@@ -603,7 +604,7 @@ static void backward_pass(const struct pass *p)
 	}
 }
 
-/* Adds the gradients of the output layer and of its input, from n positions from `at` on. */
+/* Adds the gradients of the output layer and of its input, h, from positions [at, at + n). */
 static void head_backward(const struct rank *rank, const double *h, const double *dlogits,
 	int64_t at, int64_t n)
 {

@@ -380,7 +380,9 @@ static void record_step(struct run *r, const struct step_result *s)
 	}
 }
 
-/* Returns true if all workers have the same parameters. Between synchronizations they differ. */
+/* Returns true if all workers have the same parameters. Between synchronizations they differ. If
+ * fragments are synchronized at different times, only the last step makes all equal; the warm-up,
+ * which keeps them equal, counts as different, too. */
 static bool have_equal_parameters(const struct run *r)
 {
 	const struct trainer *t = &r->t;

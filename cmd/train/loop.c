@@ -234,15 +234,17 @@ static void save_if_due(struct run *r, const struct due *due, bool best)
 {
 	bool stop = r->now.stop;
 	if (due->save)
-		save_now(r, "in time", !due->last && !stop);
+		save_now(r, "in time",
+			due->last || stop ? SAVE_AND_WAIT : SAVE_IN_BACKGROUND);
 	else if (due->last || stop)
-		save_now(r, due->last ? "the last" : "stopped", false);
+		save_now(r, due->last ? "the last" : "stopped", SAVE_AND_WAIT);
 	else if (best && r->t.o.ckpt_best)
-		save_now(r, "the best", true);
+		save_now(r, "the best", SAVE_IN_BACKGROUND);
 }
 
 /* Evaluates if due, and logs. Returns true if the validation loss is the lowest. Collective. */
-static bool log_step(struct run *r, const struct step_result *s, const struct due *due)
+static bool evaluate_and_log(
+	struct run *r, const struct step_result *s, const struct due *due)
 {
 	struct row row = report_new_row(r);
 	bool best = false, evaluated;
@@ -250,8 +252,7 @@ static bool log_step(struct run *r, const struct step_result *s, const struct du
 		report_fill_row(r, s, &row);
 	evaluated = due->eval && evaluate(r, &row, &best);
 	if (evaluated)
-		r->saver.saved_step = r->saver.tried_step =
-			-1; /* to save the new losses */
+		r->saver.saved_step = r->saver.tried_step = -1; /* save the losses */
 	if ((due->log || evaluated) && local_sgd_fill_row(r, &row))
 		report_write_row(r, &row);
 	return best;
@@ -271,8 +272,8 @@ static int after_step(struct run *r, const struct step_result *s)
 	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
 		local_sgd_complete(r);
 	if (r->now.stop) /* first: the sender of the signal may not wait for an evaluation */
-		save_now(r, "stopped", false);
-	bool best = log_step(r, s, &due);
+		save_now(r, "stopped", SAVE_AND_WAIT);
+	bool best = evaluate_and_log(r, s, &due);
 	show_progress(r, s);
 	if (s->vote[VOTE_WRITTEN] == r->t.world->size)
 		save_end(r);
@@ -471,7 +472,7 @@ static int train(struct run *r)
 	trace_end_run(r);
 	local_sgd_end(r, rc != 0);
 	if (!rc && r->now.stop && !r->deserted)
-		save_now(r, "stopped", false);
+		save_now(r, "stopped", SAVE_AND_WAIT);
 	save_end(r);
 	progress_end(&r->report.bar);
 	if (rc)
@@ -482,7 +483,7 @@ static int train(struct run *r)
 	}
 	if (r->now.stop && t->step < t->o.steps)
 		return report_stop(r);
-	save_now(r, "the last", false); /* if the run had no steps */
+	save_now(r, "the last", SAVE_AND_WAIT); /* if the run had no steps */
 	const struct saver *v = &r->saver;
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }

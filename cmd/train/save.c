@@ -103,8 +103,9 @@ void save_end(struct run *r)
 	report_saving_end(r, rc, &e);
 }
 
-void save_now(struct run *r, const char *why, bool background)
+void save_now(struct run *r, const char *why, enum save_mode mode)
 {
+	const bool background = mode == SAVE_IN_BACKGROUND;
 	struct trainer *t = &r->t;
 	struct err e = {0};
 	if (!t->o.ckpt || r->saver.saved_step == t->step ||

@@ -142,8 +142,9 @@ struct saver {
 
 /* Returns this rank's vote: true if a checkpoint is due by the clock. */
 bool save_is_due(const struct run *r);
-/* Saves this step unless it is saved. `background`: training continues meanwhile. Collective. */
-void save_now(struct run *r, const char *why, bool background);
+enum save_mode { SAVE_AND_WAIT, SAVE_IN_BACKGROUND /* training continues meanwhile */ };
+/* Saves this step unless it is saved. Collective. */
+void save_now(struct run *r, const char *why, enum save_mode mode);
 /* Waits for the checkpoint that is being written, and reports it. Collective. */
 void save_end(struct run *r);
 /* Waits until old checkpoints are removed: the next checkpoint needs their space. */

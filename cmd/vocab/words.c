@@ -62,7 +62,8 @@ static uint64_t word_head(const char *word, uint32_t n, int64_t readable)
 	return n < 8 ? x & ((UINT64_C(1) << 8 * n) - 1) : x;
 }
 
-/* Adds to the count of a word. (32 bits of hash suffice: 2^32 words do not fit into memory.) */
+/* Adds to the count of a word. `readable`: bytes that may be read from `word` on. (32 bits of hash
+ * suffice: 2^32 words do not fit into memory.) */
 static void count_word(struct train_words *w, const char *word, uint32_t n,
 	int64_t readable, int64_t times)
 {

@@ -127,8 +127,9 @@ struct terms {
 	int64_t first, end;
 };
 
-/* Returns the terms that a tile needs, rounded up to the needs of ROWS rows: tiles have 4 or 6
- * rows, but where a masked 0 meets infinity, the same rows must become NaN on all processors. */
+/* Returns the terms of a tile that the causal mask of the left operand leaves, widened to groups of
+ * ROWS rows: tiles have 4 or 6 rows, but where a masked 0 meets infinity, the same rows must become
+ * NaN on all processors. row: within the block. */
 static struct terms needed_terms(const struct step *s, int64_t row)
 {
 	enum { ROWS = 12 }; /* a multiple of the rows of each unit that has term_bytes */

@@ -59,7 +59,7 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 	raise_amax(d, y);
 }
 
-/* Computes the sums of e and of e h over a row, as defined in bwd_x_rows(). */
+/* Computes the sums over row i of e = dy gamma and of e h, with h = (x - mean) rstd. */
 static void sum_e_eh(struct mat dy, int64_t i, const float *x, float mean, float rstd,
 	const float *gamma, float *total_e, float *total_eh)
 {
@@ -72,12 +72,12 @@ static void sum_e_eh(struct mat dy, int64_t i, const float *x, float mean, float
 			int64_t w = min64(16, n - j);
 			const float *in = x + c + j, *g = gamma + c + j;
 			bool full = w == 16;
-			v16 a = full ? v16_load(in) : v16_load_tail(in, w);
-			v16 u = full ? v16_load(up + j) : v16_load_tail(up + j, w);
-			v16 s = full ? v16_load(g) : v16_load_tail(g, w);
-			v16 e = u * s;
+			v16 xs = full ? v16_load(in) : v16_load_tail(in, w);
+			v16 dys = full ? v16_load(up + j) : v16_load_tail(up + j, w);
+			v16 gammas = full ? v16_load(g) : v16_load_tail(g, w);
+			v16 e = dys * gammas;
 			sum_e += e;
-			sum_eh += e * ((a - mean) * rstd);
+			sum_eh += e * ((xs - mean) * rstd);
 		}
 	}
 	*total_e = v16_sum(sum_e);

@@ -5,7 +5,7 @@ enum { MAX_CODE = 127 };
 static const int32_t infinite = 0x7f800000;
 static const uint32_t upper = 0xffff0000u;
 
-/* Returns a random word. The last word of the counter separates this stream from keep_random's. */
+/* Returns the random word of element `number`. The counter's last word selects the stream. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
 	uint64_t at = (uint64_t)number;

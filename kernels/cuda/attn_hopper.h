@@ -26,8 +26,9 @@ void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
-/* Returns true if TMA can store rows of m: rows_store(); rows_map(): their tensor map. */
+/* Returns true if TMA can store rows of m, by rows_store(). */
 bool rows_storable(struct device *d, struct heads m);
+/* Returns the tensor map to store rows of m; an empty one if TMA cannot. */
 CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
 /* Returns a grid with one block per multiprocessor (persistent blocks), except those that
  * PT_LAB_ATTN_SPARE leaves to other streams; fewer for few items. */

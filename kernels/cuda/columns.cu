@@ -61,8 +61,8 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 	sum_over_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
-/* Computes the sums of sum_run_kernel<false>, in the same order, with packs of more rows in flight.
- * WHOLE: rows are aligned for packs. */
+/* Sums each column of dy over runs of rows, in the order of sum_run_kernel<false>, with packs of
+ * more rows in flight. WHOLE: rows are aligned for packs. */
 enum { SUM_BLOCKS = 4 };
 template <bool WHOLE, int N, typename T>
 static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel(

@@ -110,12 +110,13 @@ static struct cuda_product use_stored_transposes(struct cuda_product p)
 	return p;
 }
 
-/* Returns true if fp8 tensor cores support the matmul: sm_89, rows of multiples of 16 bytes. */
+/* Returns true if fp8 tensor cores support the matmul: sm_89 or later, a result of 16 or 32 bits,
+ * multiples of 16 rows, columns and terms, 16-byte addresses, and not e5m2 x e5m2. */
 static bool supports_fp8(struct device *d, const struct cuda_product *p)
 {
-	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
+	uintptr_t addresses = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
 	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
-	       (p->d.cols | p->d.rows | terms_per_sum(p)) % 16 == 0 && places % 16 == 0 &&
+	       (p->d.cols | p->d.rows | terms_per_sum(p)) % 16 == 0 && addresses % 16 == 0 &&
 	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
 }
 
@@ -323,7 +324,8 @@ static struct mat bias_unless_scaled(const struct cuda_product *p, struct mat bi
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
-/* Computes the result in fp32, some rows at a time, and casts or adds it to the destination. */
+/* Computes the result in fp32, some rows at a time, and casts or adds it to the destination. Rows
+ * of d are rows of b. finish_result() adds the bias if there are scales, else gemm_with_bias(). */
 static bool gemm_in_fp32(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {

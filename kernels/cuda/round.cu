@@ -287,6 +287,7 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 	store_transposed_tile(transposed, tile, row, rows, col, cols, whole_columns);
 }
 
+/* Casts x, scaled by its amax, to the fp8 matrix y and to y.transposed. */
 static void round_transposed(
 	struct device *d, struct mat y, struct mat x, struct by_amax by)
 {

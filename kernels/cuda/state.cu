@@ -166,6 +166,7 @@ static __device__ inline int64_t sliced_index(const struct sliced &s, int64_t i)
 	return s.rows > s.cols ? col * s.rows + row : row * s.cols + col;
 }
 
+/* Writes the slices, scaled by the norm from the sum of squares, to the matrix x. */
 template <typename T>
 static __global__ void muon_normalize_kernel(
 	T *x, const float *slices, struct sliced s, const struct exact *squares)

@@ -370,19 +370,21 @@ static int add_metadata(struct dcp *d)
 		       : 0;
 }
 
-static int parse_metadata(struct dcp *d, struct err *e)
+static int parse_metadata(struct dcp *d)
 {
 	struct stat st;
 	int fd = open(d->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = -1;
 	if (fd < 0 || fstat(fd, &st)) {
-		err_set(e, EX_IOERR, "%s: %s", d->name, strerror(errno));
-	} else if (!S_ISREG(st.st_mode) || !st.st_size) {
+		err_set(d->e, EX_IOERR, "%s: %s", d->name, strerror(errno));
+	} else if (!S_ISREG(st.st_mode)) {
+		reject(d, "not a regular file");
+	} else if (!st.st_size) {
 		reject(d, "the file is empty");
 	} else {
 		const struct pickle_bytes b = {.n = (size_t)st.st_size, .fd = fd};
 		d->n_bytes += st.st_size;
 		items_grant(d->f, st.st_size);
-		rc = pickle_parse(&d->tree, &b, d->name, e);
+		rc = pickle_parse(&d->tree, &b, d->name, d->e);
 	}
 	if (fd >= 0)
 		close(fd);
@@ -400,7 +402,7 @@ static int add_directory(
 {
 	scoped_ptr char *name = text_printf("%s/.metadata", dir);
 	struct dcp d = {.f = f, .dir = dir, .name = name, .n_bytes = *n_bytes, .e = e};
-	int rc = parse_metadata(&d, e);
+	int rc = parse_metadata(&d);
 	if (!rc) {
 		rc = add_metadata(&d);
 		pickle_release(&d.tree);

@@ -229,7 +229,7 @@ static int read_piece(struct machine *m, size_t n)
 	return m->read_failed ? -1 : 0;
 }
 
-/* Returns the next n bytes, valid until the next call; NULL if fewer are left. */
+/* Returns the next n bytes, valid until the next call; NULL if fewer are left or cannot be read. */
 static const unsigned char *next_bytes(struct machine *m, uint64_t n)
 {
 	if (n > m->n_bytes - m->at || (m->at + n > m->end && read_piece(m, n)))

@@ -155,7 +155,7 @@ static bool is_one_model_file(const char *path)
 }
 
 /* Fails if the file is from ZeRO: it has param_shapes, and other files have its parameters. */
-static int check_one_file(const struct torch_file *f, struct err *e)
+static int check_not_zero(const struct torch_file *f, struct err *e)
 {
 	static const char shapes[] = "param_shapes.";
 	for (int64_t i = 0; i < f->n; i++)
@@ -170,7 +170,7 @@ static int open_one_file(struct torch_file *f, struct err *e)
 	if (!find_one_file(f->path, &path))
 		return err_set(
 			e, EX_IOERR, "%s: the files changed during reading", f->path);
-	return torch_file_open_inside(f, path.s, e) || check_one_file(f, e) ? -1 : 0;
+	return torch_file_open_inside(f, path.s, e) || check_not_zero(f, e) ? -1 : 0;
 }
 
 const struct container container_zero_model = {

@@ -308,9 +308,10 @@ static int64_t find_last_question(const struct layout *l)
 		struct extract x = l->turns->v[i].text;
 		const char *text = l->turns->strings.s + x.begin;
 		size_t n = (size_t)(x.end - x.begin);
-		bool result = n >= strlen(end) && !memcmp(text, begin, strlen(begin)) &&
-			      !memcmp(text + n - strlen(end), end, strlen(end));
-		if (!result && is_role(turn_role(l, i), "user"))
+		bool is_result = n >= strlen(end) &&
+				 !memcmp(text, begin, strlen(begin)) &&
+				 !memcmp(text + n - strlen(end), end, strlen(end));
+		if (!is_result && is_role(turn_role(l, i), "user"))
 			return i;
 	}
 	return l->turns->n - 1;

@@ -30,8 +30,7 @@ struct json_t;
 struct chat_turn {
 	struct extract role, text; /* bytes of turns.strings */
 	bool silent;		   /* never counts, whatever turns are counted */
-	const struct json_t
-		*json; /* the whole turn; NULL: it has only a role and a text */
+	const struct json_t *json; /* the whole turn; NULL: only a role and a text */
 };
 
 struct chat_turns {

@@ -244,6 +244,7 @@ static const char *describe_foreign_directory(const char *name)
 	return NULL;
 }
 
+/* directory[n]: without a slash at its end; name: with a slash before it. */
 static bool has_file(const char *directory, size_t n, const char *name)
 {
 	scoped_str path = {0};

@@ -38,9 +38,9 @@ struct comm {
 /* Collective. The group of all ranks. MPI is loaded and initialized if a launcher has set PMI_RANK, PMI_ID,
  * PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with PT_MPI=yes. */
 struct comm *comm_open(void);
-/* A group that contains only this rank. */
+/* Creates a group that contains only this rank. */
 struct comm *comm_self(const char *name);
-/* A group for plans: its operations send nothing but count the bytes in `sent`. */
+/* Creates a group for plans: its operations send nothing but count the bytes in `sent`. */
 struct comm *comm_planned(const char *name, int rank, int size, bool shares);
 /* Collective. Ranks of one color form a group, ordered by rank in c; color -1: NULL. */
 struct comm *comm_split(struct comm *c, int color, const char *name);

@@ -120,6 +120,7 @@ static int start_request(const struct comm *c, struct comm_request *r)
 	return rc;
 }
 
+/* Sends to the next rank and receives from the previous one. */
 static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a)
 {
 	MPI_Datatype t = mpi_type(a->type);

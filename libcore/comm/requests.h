@@ -64,8 +64,7 @@ struct comm_requests {
 	struct comm *c;
 	struct comm_request *list; /* added and not complete */
 	int n, n_started, capacity;
-	uint64_t
-		ticket; /* mark after the set's device requests; 0: none is in progress */
+	uint64_t ticket; /* mark after the set's device requests; 0: none */
 	struct comm_operation operation;
 };
 

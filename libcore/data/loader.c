@@ -27,8 +27,7 @@ struct fetch {
 	bool has_thread, sent;
 	int read_done; /* set by the thread */
 	struct err error;
-	struct comm_requests
-		requests; /* sends of a reader; the receive of another rank */
+	struct comm_requests requests; /* sends of a reader, else the receive */
 };
 
 int loader_reader(int rank, int size, int readers)

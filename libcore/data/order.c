@@ -67,12 +67,10 @@ void order_on_grid(struct order *o)
 	o->n_windows = o->sampling == SAMPLING_EVEN ? min64(o->n_windows, fit) : fit;
 }
 
-/* Returns the first token of global sample g: random, equidistant, or a window of the epoch's
- * grid. */
+/* (SAMPLING_EPOCH shifts all windows of an epoch by a random phase, and permutes them.) */
 int64_t order_start(const struct order *o, int64_t g)
 {
-	int64_t last =
-		o->n_tokens - o->context - 1; /* the last possible start of a window */
+	int64_t last = o->n_tokens - o->context - 1; /* last start of a window */
 	if (o->sampling == SAMPLING_RANDOM) {
 		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
 		struct philox_block b =

@@ -103,7 +103,7 @@ float *edit_block_begin(struct edit *x, int store_group, const struct block *b);
 
 /* ---- pseudo_grad.c: the pseudo-gradient of this worker ------------------------------ */
 
-/* Computes the anchor minus the parameters. */
+/* Writes the anchor minus the parameters to grad_group; STORE_PARAM: replaces the parameters. */
 void pseudo_grad_compute(struct edit *x, struct selection sel);
 /* Enqueues the sum of squares of the elements in grad_group, for each selected group. */
 void pseudo_grad_squares(struct edit *x, struct selection sel);

@@ -244,7 +244,8 @@ static void reduce_piece(struct flight *f, struct slot *s)
 	f->reduce(f->with, s->block, s->result, from, own.n);
 }
 
-/* Reduces this worker's piece, rounds it, and starts to send it to all workers. */
+/* Reduces this worker's piece, rounds it, and starts to exchange the pieces. Sparse: every worker
+ * has reduced the whole block, so nothing is sent. */
 static void begin_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;

@@ -310,7 +310,7 @@ static void run_backward(
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* Starts the receive that an action needs, if its slot is free. */
+/* Starts the receive that an action needs, if its slot is free. Called for the next action, too. */
 static void start_receive(struct pipe *x, const struct action *a)
 {
 	struct slot *o = find_slot(find_stage(x, a->stage), a->micro);

@@ -41,7 +41,8 @@ void pipe_close(struct pipe *x);
 /* If a step is one forward and backward, sets live[n_units] to the bytes of `micro` (`all` in all)
  * in use while each unit's backward writes gradients; else returns false. */
 bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
-/* Collective over the mesh. Runs forwards and backwards, in the order of the schedule. */
+/* Collective over the mesh. Runs forwards and backwards, in the order of the schedule.
+ * Micro-batches from in->n on are empty. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);
 /* Reads the device's timers; call it when the device has finished the step. */
 void pipe_times(struct pipe *x);

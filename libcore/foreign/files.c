@@ -158,7 +158,7 @@ int convert_sum(int n, char **paths, const struct open_options *how,
 		rc = convert_open(&all[n_open], paths[n_open], how, e);
 	}
 	for (int i = 1; i < n && !rc; i++)
-		rc = convert_same_model(views[0], views[i], e);
+		rc = convert_check_same_model(views[0], views[i], e);
 	rc = rc || ckpt_combine(&sum, views, n, weights, divisor, e);
 	if (!rc) {
 		rc = save_ckpt(&sum, out, e);

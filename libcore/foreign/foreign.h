@@ -128,7 +128,7 @@ void hf_origin_template(const struct str *origin, struct str *out);
 int convert_hash(
 	const struct ckpt_view *v, enum dtype dtype, uint64_t *hash, struct err *e);
 /* Fails if the model options of two views differ, or their vocabularies if both have one. */
-int convert_same_model(
+int convert_check_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e);
 /* Appends all model options of a config text, with the architecture's defaults filled in. `vocab`:
  * the vocabulary size if the text has none. Ignores tensors. */

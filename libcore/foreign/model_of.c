@@ -177,7 +177,7 @@ static int append_model_options(const struct ckpt_view *v, struct str *out, stru
 		v->config.s, v->tokenizer ? v->tokenizer->vocab.n : 0, out, e);
 }
 
-int convert_same_model(
+int convert_check_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e)
 {
 	scoped_str x = {0}, y = {0}, differ = {0};

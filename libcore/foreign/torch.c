@@ -476,6 +476,12 @@ static int load_model(
 		       : 0;
 }
 
+/* Returns true if torch_describe() may have described None, which DCP saves as "a value". */
+static bool may_be_none(const struct str *what)
+{
+	return !strcmp(what->s, "None") || !strcmp(what->s, "a value");
+}
+
 /* Fails if a gradient is neither a tensor nor None, such as a DTensor's shard. */
 static int check_gradient_values(const struct torch_view *x, struct err *e)
 {
@@ -488,8 +494,7 @@ static int check_gradient_values(const struct torch_view *x, struct err *e)
 		if (t->kind == TORCH_TENSOR || !is_model_name(name))
 			continue;
 		torch_describe(&x->file, t, &what);
-		/* (DCP saves None as "a value") */
-		if (strcmp(what.s, "None") != 0 && strcmp(what.s, "a value") != 0)
+		if (!may_be_none(&what))
 			return err_set(e, EX_UNAVAILABLE,
 				"%s: the gradient of %s is %s, not a tensor; save "
 				"p.grad.full_tensor() of a DTensor, or save the dictionary with "
@@ -508,7 +513,8 @@ static int load_gradients(
 		return -1;
 	struct err value_error = {0};
 	int rc = torch_names_open_partial(&x->names, &x->file, &x->m, e);
-	if (check_gradient_values(x, &value_error))
+	if (check_gradient_values(
+		    x, &value_error)) /* explains also why names are missing */
 		*e = value_error;
 	if (rc || e->code)
 		return -1;

@@ -106,6 +106,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block
 	struct arena *micro);
 /* Allocates the activations that blocks do not keep; all blocks share them. */
 void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro);
+/* Allocates the gradients of a block's activations, except scratch. */
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
 /* Widens a block's input, if it is kept in 16 bits; `rounds`: rounds the input to 16 bits first. */

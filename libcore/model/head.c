@@ -238,6 +238,7 @@ struct stream_norm final_norm(struct pass *p, int c)
 		.bias = p->m->norm_bias};
 }
 
+/* Computes the losses of context chunk c and, in training, dx and the leaves of the weights. */
 static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);

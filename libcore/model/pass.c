@@ -364,35 +364,41 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 	}
 }
 
-/* Runs the head and, in training, reduces its leaves, which are then complete. The leaves of a tied
+enum {
+	EMBEDDING_UNIT = 0,
+	USE_EMBEDDING = 0,
+	USE_OUTPUT = 1
+}; /* uses: see store_reduce() */
+
+/* Runs the head, in training with its backward, and then reduces its leaves. The leaves of a tied
  * table are complete after the embedding's backward, if it is on the same stage. */
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
-	store_use(p->store, head_unit(p), tied ? 0 : UNIT_AFTER);
+	store_use(p->store, head_unit(p), tied ? EMBEDDING_UNIT : UNIT_AFTER);
 	if (tied)
-		store_use(p->store, 0, UNIT_AFTER);
+		store_use(p->store, EMBEDDING_UNIT, UNIT_AFTER);
 	device_range(p->d, "head");
 	if (runs_layers(p))
 		p->ops.head(p, a->x, a->dx);
 	device_range_end(p->d);
 	if (tied)
-		store_done(p->store, 0, false);
+		store_done(p->store, EMBEDDING_UNIT, false);
 	store_done(p->store, head_unit(p), false);
 	if (!p->micro.train)
 		return;
 	store_reduce(p->store, head_unit(p), 0);
 	if (tied && !st->embeds)
-		store_reduce(p->store, 0, 1);
+		store_reduce(p->store, EMBEDDING_UNIT, USE_OUTPUT);
 }
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	if (st->embeds) {
-		store_use(p->store, 0, layer_unit(st->first));
+		store_use(p->store, EMBEDDING_UNIT, layer_unit(st->first));
 		if (runs_layers(p))
 			embed_forward(p, a->block[0].sub[0].x);
-		store_done(p->store, 0, false);
+		store_done(p->store, EMBEDDING_UNIT, false);
 	}
 	forward_blocks(p, st, a);
 	if (st->heads)
@@ -407,7 +413,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 		return;
 	if (runs_layers(p))
 		embed_backward(p, a->dx);
-	store_reduce(p->store, 0, 0);
+	store_reduce(p->store, EMBEDDING_UNIT, USE_EMBEDDING);
 }
 
 /* Returns the unit that the backward uses after this layer's; UNIT_AFTER: none. */

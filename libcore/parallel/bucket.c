@@ -53,6 +53,7 @@ int shard_at(const struct sharding *x, const struct mesh *m, const int coord[N_A
 
 /* ---- the tensors of a bucket ----------------------------------------------------- */
 
+/* Appends a slice of a tensor to a bucket. A vector becomes a column, so that shards divide it. */
 static void add_entry(struct bucket *b, struct tensor *t, int slice)
 {
 	bool is_vector = t->ndim == 1;

@@ -44,16 +44,15 @@ struct ring {
 	struct device *d; /* NULL: no communication, only the order of steps */
 	struct ring_kv kv;
 	struct mat remote[N_RING_PARTS]; /* other ranks' chunks: [buffer][slice][rows] */
-	uint16_t *packed[RING_V +
-			 1]; /* 16-bit wire: all local chunks, then the remote chunks */
-	struct comm_requests keys; /* messages of keys and values */
-	struct comm_requests
-		*sums; /* [parity of the step][slice]: messages of dK and dV */
+	uint16_t *packed[RING_V + 1];	 /* 16-bit wire: local chunks, then remote */
+	struct comm_requests keys;	 /* messages of keys and values */
+	struct comm_requests *sums;	 /* [parity of the step][slice]: dK and dV */
 	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* Collective. Makes the steps exchange these matrices. Uses scratch memory until ring_end(). */
+/* Collective. Sets the matrices of the steps, casts local keys and values to the type in which they
+ * are sent, and uses scratch memory for other ranks' chunks until ring_end(). */
 void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; returns false after the last one. */
 bool ring_next(struct ring *r);

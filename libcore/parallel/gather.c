@@ -305,7 +305,8 @@ static void start_gather(struct store *s, struct gathered *g)
 	comm_start(&g->requests);
 }
 
-/* Completes the gather of a unit. A second call does nothing. */
+/* Completes the gather of a unit. A second call does nothing. Offloaded parameters: the shards
+ * arrive only now, so their messages start here. */
 static void finish_gather(struct store *s, struct gathered *g)
 {
 	if (g->ready)

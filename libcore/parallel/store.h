@@ -260,9 +260,9 @@ typedef void store_visit(void *arg, const struct part *x);
 void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned writes,
 	store_visit *fn, void *arg);
 
-/* Access by position: floats [pos, pos + n) of the store_floats() that this rank updates per group.
- * store_begin() returns them, read into `buffer` if they are offloaded; store_end() writes them. */
+/* Returns the number of floats per group that this rank updates. */
 int64_t store_floats(const struct store *s);
+/* Returns floats [pos, pos + n) of these, in `buffer` if offloaded; store_end() writes them. */
 float *store_begin(struct store *s, int group, int64_t pos, int64_t n, float *buffer);
 void store_end(struct store *s, int group, int64_t pos, int64_t n, const float *x);
 /* Recomputes the copies, if any, of the parameters at these positions. */

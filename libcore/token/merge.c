@@ -127,6 +127,7 @@ static void pop_and_merge(const struct bpe *b, struct token_list *l)
 		push_pair(b, l, l->prev[at]);
 }
 
+/* Encodes a long word; candidates for merges are on a heap. Returns the number of tokens. */
 static int64_t merge_long(
 	const struct bpe *b, const uint8_t *word, int64_t n, uint32_t *out)
 {
