@@ -276,7 +276,8 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
 			"%s: no such file, and the tensors do not determine all options of the "
-			"model; put Hugging Face's config.json there",
+			"model; put Hugging Face's config.json there, or specify "
+			"--model-config FILE (pt-ckpt, pt-check)",
 			config);
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||
