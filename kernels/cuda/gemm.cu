@@ -116,8 +116,8 @@ static bool supports_fp8(struct device *d, const struct cuda_product *p)
 {
 	uintptr_t addresses = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
 	return cuda_of(d)->arch >= 89 && !is_byte(p->d.type) &&
-	       (p->d.cols | p->d.rows | terms_per_sum(p)) % 16 == 0 && addresses % 16 == 0 &&
-	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
+	       (p->d.cols | p->d.rows | terms_per_sum(p)) % 16 == 0 &&
+	       addresses % 16 == 0 && !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
 }
 
 /* Makes both operands contiguous along k, as fp8 tensor cores need them. */
