@@ -25,9 +25,9 @@ static double median_wrong_factor(const struct cause_search *s)
 	return middle;
 }
 
-/* Returns the error of the logged loss as a multiple of bound (a fraction of the loss). 0: no
- * loss. */
-static double loss_error(const struct step_check *c, double bound)
+/* Returns the error of the logged loss beyond the rounding of the log, as a multiple of bound (a
+ * fraction of the loss). 0: none was logged. */
+static double loss_error_ratio(const struct step_check *c, double bound)
 {
 	double error = fabs(c->o.loss - c->reference.loss) - c->o.loss_half;
 	return isnan(c->o.loss) ? 0 : error / (bound * c->reference.size);
@@ -40,7 +40,7 @@ static double median_distance_in_bf16(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference ||
-		loss_error(c, 1e-2 / sqrt((double)max64(1, c->batch.counted))) > 1)
+		loss_error_ratio(c, 1e-2 / sqrt((double)max64(1, c->batch.counted))) > 1)
 		return INFINITY;
 	double *bounds = compute_bf16_bounds(c, &s->e), factor = median_wrong_factor(s);
 	double *distances = xcalloc((size_t)s->n_wrong, sizeof(*distances));
@@ -63,7 +63,7 @@ static double median_distance_in_bf16(struct cause_search *s)
  * unknown. */
 bool seems_partly_bf16(struct cause_search *s)
 {
-	return loss_error(s->c, s->c->loss_bound) <= 1 &&
+	return loss_error_ratio(s->c, s->c->loss_bound) <= 1 &&
 	       isfinite(median_distance_in_bf16(s));
 }
 

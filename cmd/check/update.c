@@ -14,8 +14,8 @@ struct beta_sums {
 };
 
 /* Sets x->moments: exp_avg_sq must gain the square of what exp_avg gained, g with relative error
- * `lost`. Adds to *sums, from which beta2 is estimated. */
-static void test_moments(const struct step_check *c, struct tensor_check *x,
+ * `lost`. Sets x->squares_lost. Adds to *sums, from which beta2 is estimated. */
+static void test_second_moment(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
@@ -232,7 +232,7 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	if (!c->given.n || !c->has_reference) /* (else it is the norm in --grads) */
 		x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
-		test_moments(c, x, t, g, lost, sums);
+		test_second_moment(c, x, t, g, lost, sums);
 		if (has_adamw_update(c))
 			fit_update(c, r, x, t);
 	}

@@ -325,8 +325,9 @@ static int count_fields(struct span line)
 	return n;
 }
 
-/* Returns true for half of a training row: some of its numbers, and either the mark or `needs`. */
-static bool is_half_row(struct span line, const struct line_kind *k)
+/* Returns true for a part of a training row, as in garbled logs: some of its values, and only one
+ * of the mark and `needs`. */
+static bool is_garbled_row(struct span line, const struct line_kind *k)
 {
 	if (!k->is_training || !k->needs || k->no_step || k->reads_named)
 		return false;
@@ -403,7 +404,7 @@ bool parse_kinds(struct build *b, const struct log_format *f, struct span line)
 	if (lost.p)
 		build_add_lost_row(b, lost);
 	for (int i = 0; i < f->n_kinds && !lost.p; i++)
-		if (is_half_row(line, &f->kinds[i])) {
+		if (is_garbled_row(line, &f->kinds[i])) {
 			record_garbled(b, line);
 			break;
 		}

@@ -1,7 +1,7 @@
 /* Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
  * layouts that are bound to be slower than the ones it has found. The parts that many layouts
  * share, blocks on ranks that divide tensors and sequences, are planned once by the code that
- * trains (plan_part()). The bounds follow by counting: shards of state, activations in flight,
+ * trains (measure_shared_costs()). The bounds follow by counting: shards of state, activations in flight,
  * the work of the busiest stage and the bubble, and bytes over the bandwidths of links. */
 #include "plan/planner.h"
 
@@ -16,7 +16,7 @@ struct known_part {
 	struct shared_part part;
 };
 
-/* Returns the key of the layout's part in the cache: all that plan_part() uses of a layout. */
+/* Returns the key of the layout's part in the cache: all that measure_shared_costs() uses of a layout. */
 static int64_t part_key(const struct layout *l)
 {
 	int64_t key = l->degree[AXIS_TP];
@@ -58,7 +58,7 @@ static const struct shared_part *get_part(struct bounds *b, const struct layout 
 	struct known_part *known = find_part_slot(b->known, b->capacity, key);
 	if (!known->key) {
 		known->key = key;
-		known->rejected = plan_part(b->r, l, &known->part) != 0;
+		known->rejected = measure_shared_costs(b->r, l, &known->part) != 0;
 		b->n++;
 	}
 	return known->rejected ? NULL : &known->part;

@@ -194,7 +194,8 @@ static void split_costs(
 	}
 }
 
-int plan_part(const struct request *r, const struct layout *l, struct shared_part *out)
+int measure_shared_costs(
+	const struct request *r, const struct layout *l, struct shared_part *out)
 {
 	struct train_opts o = *r->o;
 	struct request q = *r;

@@ -73,7 +73,7 @@ static void answer_one_rank(
 }
 
 /* Answers whether FSDP can hold the largest layer. */
-static void answer_layer(
+static void explain_layer_fits(
 	const struct shape *s, double limit, double bytes, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
@@ -205,7 +205,7 @@ void explain_choice(const struct request *r, const struct search *s, struct str 
 	double limit = r->limit ? (double)r->limit : INFINITY;
 	shape_init(&shape, r->m);
 	answer_one_rank(r, &shape, limit, out);
-	answer_layer(&shape, limit, element_bytes, out);
+	explain_layer_fits(&shape, limit, element_bytes, out);
 	answer_sequence(&shape, limit, out);
 	answer_batch(r, out);
 	if (r->ranks > 1)

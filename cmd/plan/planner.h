@@ -195,9 +195,10 @@ struct part_cost {
 struct shared_part {
 	struct part_cost block, ends;
 };
-/* Plans the part with the layout's tp, cp, micro-batch, recompute, and one or several
- * micro-batches. Returns -1 if pt-train rejects them. */
-int plan_part(const struct request *r, const struct layout *l, struct shared_part *out);
+/* Computes the costs of a block and of all else from plans of two small models, with the layout's
+ * tp, cp, micro-batch and recompute. Returns -1 if pt-train rejects them. */
+int measure_shared_costs(
+	const struct request *r, const struct layout *l, struct shared_part *out);
 
 /* ---- bounds.c: lower bounds of memory and time of pt's layouts ------------------------------- */
 

@@ -33,7 +33,7 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 	bool has_gpu = r->t.d.discrete;
 	if (!r->local.sync || r->local.sync->size == 1)
 		return 0;
-	if (start_agree(r, e)) /* a worker may have failed before it had a device */
+	if (agree_on_start(r, e)) /* a worker may have failed before it had a device */
 		return -1;
 	trainer_query_free_memory(&r->t);
 	if (comm_min_i64(r->all, has_gpu) == comm_max_i64(r->all, has_gpu))
@@ -160,7 +160,7 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 		return 0;
 	if (run_is_first(r))
 		read_steps(x, &r->t.o, e);
-	if (start_agree(r, e))
+	if (agree_on_start(r, e))
 		return -1;
 	comm_bcast(r->world, &x->n_replay, sizeof(x->n_replay), 0);
 	comm_bcast(r->world, &x->first_replay, sizeof(x->first_replay), 0);
@@ -176,7 +176,7 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 		err_set(e, EX_USAGE,
 			"%s: the run has more than %lld steps; give a larger --steps",
 			dir, (long long)r->t.o.steps);
-	return start_agree(r, e);
+	return agree_on_start(r, e);
 }
 
 /* ---- the numbers of a worker in a checkpoint --------------------------------------- */

@@ -122,7 +122,8 @@ struct sample {
 	int64_t n; /* tokens drawn */
 };
 
-static void begin_sample(
+/* Begins a text sample: opens the decoder, and feeds it the prompt. */
+static void begin_sample_text(
 	struct run *r, struct model *m, struct store *store, struct sample *x)
 {
 	struct trainer *t = &r->t;
@@ -179,7 +180,7 @@ static void write_sample(struct run *r)
 	if (!whole)
 		state_gather(t, &x);
 	if (draws)
-		begin_sample(
+		begin_sample_text(
 			r, whole ? &t->model : &x.model, whole ? t->store : x.store, &s);
 	for (int64_t n = t->o.sample_tokens; n > 0 && !poll_interruption(&c); n -= CHUNK)
 		if (draws)

@@ -325,7 +325,7 @@ static int build_trainer(
 	struct plan plan;
 	struct trainer_sizes sizes;
 	bool fits = !fit_trainer(t, &plan, &sizes, e);
-	if (start_agree(r, e) || !fits)
+	if (agree_on_start(r, e) || !fits)
 		return -1;
 	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
 		selftest_kernels(t, r->all, &r->self_test, e)) {
@@ -335,7 +335,7 @@ static int build_trainer(
 	start_times_add(&t->start, START_SELF_TEST);
 	bool built = !trainer_build(t, &sizes, e);
 	r->max_bytes = plan_total(&plan);
-	return start_agree(r, e) || !built ? -1 : 0;
+	return agree_on_start(r, e) || !built ? -1 : 0;
 }
 
 /* Loads --init-from's parameters, or --resume's whole state; *resume: its step. Collective. */
@@ -369,7 +369,7 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	struct saver *v = &r->saver;
 	if (!o->eval_only && (run_dir_open(r, o, e) || run_dir_check(r, o, e)))
 		return -1;
-	if (!o->eval_only && start_agree(r, e))
+	if (!o->eval_only && agree_on_start(r, e))
 		return -1;
 	if (o->overwrite && !o->eval_only)
 		run_dir_clear(r, o);
@@ -531,7 +531,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	return rc ? -1 : 0;
 }
 
-int start_agree(struct run *r, struct err *e)
+int agree_on_start(struct run *r, struct err *e)
 {
 	if (!r->local.sync)
 		return 0;
@@ -576,7 +576,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 	else
 		rc = start_run(&r, o, command, &e);
 	/* A failure of one worker ends all workers. */
-	if (!r.error_agreed && start_agree(&r, &e))
+	if (!r.error_agreed && agree_on_start(&r, &e))
 		rc = -1;
 	if (rc) {
 		/* All ranks have the same error: rank 0 prints it, and all return. */

@@ -210,8 +210,9 @@ static inline bool run_writes_ckpt(const struct run *r)
 	return r->t.o.edit.ckpt == EDIT_CKPT_GROUP || r->t.o.resolved.worker == 0;
 }
 
-/* Returns -1 if any worker has failed in a phase of the start. Collective over all workers. */
-int start_agree(struct run *r, struct err *e);
+/* Returns -1 if any worker has failed in a phase of the start. Collective over workers that
+ * synchronize; nothing without local SGD. */
+int agree_on_start(struct run *r, struct err *e);
 /* Prints the first screen, a description of the run. */
 void describe_run(const struct run *r, const struct run_info *i);
 

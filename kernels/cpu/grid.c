@@ -104,6 +104,7 @@ static inline double to_double(uint64_t u)
 	return (upper - 0x1.00000801p84) + lower;
 }
 
+/* Converts sums in multiples of unit to fp32. */
 static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
 {
 	for (int64_t i = 0; i < n; i++)

@@ -37,6 +37,7 @@ static __device__ inline void add_leaf(uint64_t (&to)[GRID_N], const float (&x)[
 	}
 }
 
+/* Adds GRID_N sums, or only the first `left`. whole: rows are aligned, and read in packs. */
 static __device__ inline void add_sum(
 	uint64_t (&to)[GRID_N], const uint64_t *x, int64_t left, bool whole)
 {

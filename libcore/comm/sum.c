@@ -256,8 +256,8 @@ static void add_elements(struct sum *s, int64_t first, int64_t len, const float 
 				rounded, len);
 }
 
-/* Adds the whole piece without messages, in steps that fit in a cache, since results are copied. */
-static void finish_piece(struct sum *s)
+/* Adds the whole piece without messages, in steps that fit in a cache if results are copied. */
+static void add_whole_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
 	int64_t first, len = sum_piece(s->plan, s->c->rank, &first);
@@ -457,7 +457,7 @@ static void poll_sum(void *arg)
 	}
 	if (s->phase == EXCHANGE && test_phase(s)) {
 		if (adds_whole_piece(s) && !s->c->planned)
-			finish_piece(s);
+			add_whole_piece(s);
 		enter_phase(s, GATHER);
 	}
 	if (s->phase == GATHER && test_phase(s)) {
@@ -485,7 +485,7 @@ static void run_at_once(struct sum *s)
 	BUG_ON(s->phase != DONE);
 	simulate_chain(false);
 	if (s->c->planned) /* a plan counts the additions apart from the messages */
-		finish_piece(s);
+		add_whole_piece(s);
 	if (has_stream)
 		s->ticket = comm_stream_end(s->c, previous);
 	if (has_stream && !comm_overlaps())
@@ -520,7 +520,7 @@ struct sum *sum_begin(const struct sum_call *call)
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		s->segment[i].requests.c = c;
 	if (c->size == 1) {
-		finish_piece(s);
+		add_whole_piece(s);
 		s->phase = DONE;
 		return s;
 	}

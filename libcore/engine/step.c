@@ -168,7 +168,8 @@ static void write_votes(struct trainer *t, const struct step_votes *votes)
 	device_put(&t->d, t->end->vote, vote, sizeof(vote));
 }
 
-static void sum_on_device(struct trainer *t)
+/* Sums the loss, the squared gradient norm and the votes over all ranks, by NCCL. */
+static void sum_totals_on_device(struct trainer *t)
 {
 	struct comm_requests r = {.c = t->world};
 	void *const sums[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
@@ -184,7 +185,8 @@ static void sum_on_device(struct trainer *t)
 	comm_requests_release(&r);
 }
 
-static void sum_on_host(
+/* Sums the loss, the squared gradient norm and the votes over all ranks, by MPI. */
+static void sum_totals_on_host(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	struct device *d = &t->d;
@@ -215,11 +217,11 @@ static void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
 	if (!sums_on_device(t)) {
-		sum_on_host(t, votes, r);
+		sum_totals_on_host(t, votes, r);
 		return;
 	}
 	write_votes(t, votes);
-	sum_on_device(t);
+	sum_totals_on_device(t);
 }
 
 /* ---- enqueuing a step --------------------------------------------------------------- */

@@ -104,7 +104,7 @@ int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e);
 /* Computes the hash of a file's parameters. */
 int convert_hash_file(
 	const char *path, const struct open_options *how, uint64_t *hash, struct err *e);
-/* Reads a whole file, and verifies all its checksums. */
+/* Reads a whole file, and verifies all its checksums and the state of a checkpoint of pt. */
 int convert_verify(const char *path, const struct open_options *how, struct err *e);
 /* Writes (sum of weights[i] * file i) / divisor as a checkpoint. */
 int convert_sum(int n, char **paths, const struct open_options *how,

@@ -25,7 +25,7 @@ enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
-static void try_attribute(
+static void read_and_discard_attribute(
 	struct h5 *f, hid_t object, const char *path, const char *name, hid_t type)
 {
 	union {
@@ -41,7 +41,7 @@ static void try_attribute(
 		free(value.text);
 }
 
-static void try_attributes(struct h5 *f, hid_t object, const char *path)
+static void read_and_discard_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
 	if (H5Oget_info(object, &info) < 0)
@@ -52,7 +52,7 @@ static void try_attributes(struct h5 *f, hid_t object, const char *path)
 			H5P_DEFAULT, H5P_DEFAULT);
 		hid_t type = H5Aget_type(id);
 		if (H5Aget_name(id, sizeof(name), name) > 0)
-			try_attribute(f, object, path, name, type);
+			read_and_discard_attribute(f, object, path, name, type);
 		H5Tclose(type);
 		H5Aclose(id);
 	}
@@ -81,7 +81,7 @@ static void try_object(struct h5 *f, hid_t object, const char *path)
 	scoped_strs names = {0};
 	struct err e;
 	H5I_type_t kind = H5Iget_type(object);
-	try_attributes(f, object, path);
+	read_and_discard_attributes(f, object, path);
 	if (kind == H5I_DATASET)
 		try_dataset(f, object, path);
 	if (kind == H5I_GROUP)

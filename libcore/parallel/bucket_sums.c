@@ -52,7 +52,7 @@ static bool is_hybrid(const struct store *s, const struct sharding *x)
 }
 
 /* Returns the ranks per host if gradients are summed by host, else 0 (one sum, or HSDP). */
-static int ranks_per_host(const struct store *s, int n)
+static int choose_host_run(const struct store *s, int n)
 {
 	int run = mesh_ranks_per_host(s->c.mesh, data_ranks);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
@@ -78,7 +78,7 @@ void bucket_sums_make_groups(struct store *s)
 {
 	struct mesh_part within, across;
 	struct sharding *x = &s->impl->sharding;
-	x->host_run = ranks_per_host(s, x->n);
+	x->host_run = choose_host_run(s, x->n);
 	if (split_sums(s, x, &within, &across)) {
 		mesh_group(s->c.mesh, within);
 		mesh_group(s->c.mesh, across);

@@ -98,8 +98,8 @@ static int64_t memory_limit(const struct trainer *t)
 	return plan_limit(&t->o, comm_place()->local_size);
 }
 
-/* Plans this rank, with the least recomputation that fits all ranks if it is auto. Collective. */
-static void make_plan(struct trainer *t, struct plan *p)
+/* Plans this rank. If recompute is auto, sets t->o.recompute to the least that fits. Collective. */
+static void choose_recompute_and_plan(struct trainer *t, struct plan *p)
 {
 	bool is_auto = t->o.recompute == RECOMPUTE_AUTO;
 	int64_t limit = memory_limit(t);
@@ -121,7 +121,7 @@ int fit_trainer(
 	struct trainer *t, struct plan *p, struct trainer_sizes *sizes, struct err *e)
 {
 	bool copy_allowed = false;
-	make_plan(t, p);
+	choose_recompute_and_plan(t, p);
 	if (!t->o.eval_only) { /* an evaluation touches little memory */
 		fit_memory(t, p, &copy_allowed, e);
 		start_times_add(&t->start, START_PLAN);

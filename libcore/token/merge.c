@@ -4,7 +4,8 @@
 
 enum { MAX_SHORT = 24 };
 
-static int64_t merge_short(const struct bpe *b, const uint8_t *word, int n,
+/* Encodes a word of at most MAX_SHORT bytes by linear search. Returns the number of tokens. */
+static int64_t merge_short_word(const struct bpe *b, const uint8_t *word, int n,
 	uint32_t out[AT_LEAST(MAX_SHORT)])
 {
 	struct bpe_merge m[MAX_SHORT + 1]; /* m[i]: of tokens i and i + 1 */
@@ -152,7 +153,7 @@ int64_t merge_word(const struct bpe *b, const uint8_t *word, int64_t n, uint32_t
 	if (n > MAX_SHORT)
 		return merge_long(b, word, n, out);
 	uint32_t ids[MAX_SHORT];
-	n = merge_short(b, word, (int)n, ids);
+	n = merge_short_word(b, word, (int)n, ids);
 	memcpy(out, ids, (size_t)n * sizeof(*out));
 	return n;
 }

@@ -65,6 +65,7 @@ struct tokenizer_source {
 	bool special;	     /* texts of special tokens become these tokens */
 };
 
+/* Sets the kind only: there is no vocabulary yet. Returns -1 for an unknown kind. */
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
 /* Makes the tokenizer that s describes; a kind that learns still has no vocabulary. */
 int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);

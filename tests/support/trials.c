@@ -166,7 +166,7 @@ static void add_matmuls(struct kernel_calls *to, int64_t rows, int64_t cols)
 		{KERNEL_linear_bwd_x, .m = {x, y, w}, .n = {1}},
 		{KERNEL_linear_bwd_w, .m = {w, with_rows(y, few), with_rows(x, few)}},
 		{KERNEL_linear_gelu_fwd, .m = {y, y, x, w, bias}},
-		{KERNEL_linear_gelu_bwd, .m = {x, y, w, x, with_rows(x, 1)}},
+		{KERNEL_linear_gelu_bwd, .m = {with_rows(x, few), with_rows(y, few), w, with_rows(x, few), with_rows(x, 1)}},
 	};
 	ADD_ALL(to, calls);
 }
