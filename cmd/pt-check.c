@@ -37,7 +37,7 @@ static const struct opt options[] = {
 		"the optimizer's step; see GRADIENTS. They are checked for any optimizer. "
 		"AFTER is then optional."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
-		"The shape of a batch of plain integers."},
+		"The shape of each batch file of raw integers (.u16, .u32, .i32, .i64)."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
 		"The token that ends a document; attention does not cross documents. -1: "
 		"documents begin where positions restart at 0, if the batch has positions."},

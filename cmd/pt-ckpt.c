@@ -43,8 +43,8 @@ static const struct opt options[] = {
 		"show: print the options of the run instead of the tensors."},
 	{OPT_GROUP, .name = "Converting"},
 	{OPT_ENUM, 't', "to", NULL, "auto", O(to), .values = convert_names, .help =
-		"Format of the output. auto: pt for a name that ends with .h5 and for -, llmc for "
-		".bin, else huggingface. torch is only read."},
+		"Format of the output. auto: pt if the name is - or ends with .h5, llmc if it ends "
+		"with .bin, else huggingface. torch is an error: such files can only be read."},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
 		.help = "convert: type of the stored elements, rounded to nearest, ties to even. "
 		"cast: type to round the values to."},

@@ -191,9 +191,10 @@ static const struct opt options[] = {
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
-		"Print N documents of shards in stored order; with --window, this is not the "
-		"order of the text, and padding is a document. Tokens that count are between ⟦ "
-		"and ⟧, or green on a terminal, which also leaves out the middle of long texts."},
+		"Print N documents of shards in stored order. With --window, this is not the order "
+		"of the text, and the padding of a window is listed as a document. Tokens that "
+		"count are between ⟦ and ⟧, or green on a color terminal. On a terminal, the "
+		"middle of long texts is left out."},
 	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
 		"The first document that --show prints, from 0."},
 	{OPT_END},

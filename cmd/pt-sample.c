@@ -59,7 +59,7 @@ static const struct opt options[] = {
 		"Random seed. Equal seeds give equal text."},
 	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help =
 		"Also end a text after TEXT; id:N: before the token N; none: only after --tokens. "
-		"Except with none, a text always ends before the model's end-of-text token, if "
+		"Unless this is none, a text also ends before the model's end-of-text token, if "
 		"there is one, and with --chat before the token that ends a turn."},
 	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), .help =
 		"Print the prompt before the text."},

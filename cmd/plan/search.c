@@ -325,8 +325,8 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 		return err_set(e, EX_USAGE,
 			"no layout found: %d ranks cannot divide a batch of %lld sequences%s%s",
 			r->ranks, (long long)r->o->batch,
-			r->trainer == BY_PT ? "" : " as this trainer does",
-			r->only.n ? " as --only requires" : "");
+			r->trainer == BY_PT ? "" : " by the rules of this trainer",
+			r->only.n ? " within the settings of --only" : "");
 	return 0;
 }
 

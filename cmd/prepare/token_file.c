@@ -65,7 +65,8 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 		return -1;
 	if (f->n == n)
 		return 0;
-	err_set(e, EX_DATAERR, "%s: is a mask of %lld tokens for %lld tokens", path,
+	err_set(e, EX_DATAERR,
+		"%s: this mask is for %lld tokens, but its token file has %lld", path,
 		(long long)f->n, (long long)n);
 	token_file_close(f);
 	return -1;

@@ -7,7 +7,7 @@ int piece_view_read(
 	struct piece_place place;
 	if (pieces_find(a->encoding->pieces, batch, a->encoding->keys[batch], &place))
 		return err_set(e, EX_IOERR,
-			"work files: the piece of batch %lld is missing",
+			"the work files lack part %lld of the text; run pt-prepare again",
 			(long long)batch);
 	v->fd = place.fd;
 	if (file_read_at(v->fd, "a work file", &v->head, sizeof(v->head), place.at, e))

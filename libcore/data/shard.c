@@ -78,9 +78,8 @@ static int check_counts(const struct shard_info *s, const char *name, struct err
 		if (s->window_tokens < 0 ||
 			(s->total[i] && (s->total[i] - 1) % s->window_tokens))
 			return err_set(e, EX_DATAERR,
-				"%s: %lld %s tokens are not a whole number of windows of %lld "
-				"tokens, "
-				"plus one token",
+				"%s: has %lld %s tokens; with windows of %lld tokens, it must be a "
+				"multiple of that, plus 1",
 				name, (long long)s->total[i], split_names[i],
 				(long long)s->window_tokens);
 	return 0;

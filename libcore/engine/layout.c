@@ -302,9 +302,9 @@ void layout_warn(const struct train_opts *o)
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
 	const char *unused = optimizers[o->optimizer]->unused;
 	if (!(unused && strstr(unused, "eps")) && o->eps < MIN_EPS)
-		warn("eps %g is too small: gradients are sums of multiples of 2^%d, so the update "
-		     "of elements that small is inaccurate",
-			o->eps, -GRID_EXPONENT);
+		warn("eps %g is too small: gradients are sums of multiples of 2^%d, so updates of "
+		     "elements as small as eps are inaccurate; give at least %g",
+			o->eps, -GRID_EXPONENT, MIN_EPS);
 }
 
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)

@@ -385,7 +385,7 @@ results() { # KEY FILE: "arguments value" of each result
 	code_of 64 plan --only tp=x
 	code_of 64 plan --only pp-schedule=none
 	reports 64 'offload-to=DIRECTORY' plan --only offload=all
-	reports 64 'as --only requires' plan --only tp=3
+	reports 64 'within the settings of --only' plan --only tp=3
 }
 
 @test "last resorts: tiles, then offloading" {
@@ -497,7 +497,7 @@ near() { # X PUBLISHED BOUND
 	grep -q '^# band: .*memory is assumed to be within' text
 	reports 64 'was measured on GPUs' pt-plan --trainer megatron -c cpu llama3-8b
 	reports 64 '--exact plans by the code that trains' pt-plan --trainer megatron -x 3 llama3-8b
-	reports 64 'as this trainer does' pt-plan --trainer nanotron --only offload=all llama3-8b
+	reports 64 'by the rules of this trainer' pt-plan --trainer nanotron --only offload=all llama3-8b
 }
 
 @test "other trainers: of times within the band, the simplest layout and none that is known to be too fast; B200" {

@@ -42,7 +42,8 @@ static void check_calls(const struct kernel_calls *calls, bool tried[N_KERNELS])
 DEVICE_TEST(every_kernel)
 {
 	/* see below; linear_xent is recorded as linear_fwd and xent_fused */
-	bool tried[N_KERNELS] = {[KERNEL_find_nonfinite] = true, [KERNEL_linear_xent] = true};
+	bool tried[N_KERNELS] = {
+		[KERNEL_find_nonfinite] = true, [KERNEL_linear_xent] = true};
 	check_calls(calls_of_layers(ROWS, COLS, DT_F32), tried);
 	check_calls(calls_of_matmuls(ROWS, COLS), tried);
 	check_calls(calls_of_tensors(ROWS, COLS), tried);

@@ -151,7 +151,7 @@ TEST_AFTER(begin, what_kills_hdf5_is_damaged)
 	fault = KILLED;
 	assert_int_equal(read_file(path), -1);
 	assert_int_equal(e.code, EX_IOERR);
-	assert_non_null(strstr(e.msg, "cannot be checked"));
+	assert_non_null(strstr(e.msg, "could not be checked"));
 	fault = NO_FAULT;
 	assert_int_equal(read_file(path), 0);
 }
