@@ -179,6 +179,7 @@ $O/pt-cuda.so: $(CUDA_OBJ)
 	elif tool=$$(tests/tools/find_cuobjdump $O) && command -v python3 >/dev/null; then \
 	  echo "  CHECK machine code"; CUOBJDUMP=$$tool tests/tools/machine_code $(HOPPER_OBJ) >$@.new; rc=$$?; \
 	  cat $@.new; [ $$rc -eq 0 ] || exit 1; \
+	  $$tool --version | sed -n 's/^.*, V/cuobjdump /p' >>$@.new; \
 	else \
 	  echo "machine code NOT checked: cuobjdump or python3 is missing" >$@.new; \
 	  echo "$@: machine code NOT checked: cuobjdump or python3 is missing; make deps installs it" >&2; \

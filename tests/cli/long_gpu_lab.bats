@@ -15,7 +15,8 @@ setup() {
 		printf '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift 2; done\nexec "$@"\n' \
 			>"$BATS_FILE_TMPDIR/compute-sanitizer"
 		chmod +x "$BATS_FILE_TMPDIR"/{python3,compute-sanitizer}
-		env -i PATH=/usr/bin:/bin PT_HOME="$home" PT_EMU_GUARD=no bash -c '. "$1/env"' bash "$BATS_FILE_TMPDIR/packed"
+		# (the pack keeps the path of the Python that is first in PATH)
+		env -i PATH="$BATS_FILE_TMPDIR:/usr/bin:/bin" PEER=true PT_HOME="$home" PT_EMU_GUARD=no bash -c '. "$1/env"' bash "$BATS_FILE_TMPDIR/packed"
 	fi
 	cat >peer <<'END2'
 #!/bin/bash
@@ -80,8 +81,10 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 	[ "$(measured 'sums, block of 8B' '8 leaves' GB/s)" -eq 1 ]
 	[ "$(measured 'matmul_hopper, lag 300x72x520' exact 'ulps apart from cuBLASLt')" -eq 1 ]
 	[ "$(measured talk-loss seed-1 'val_loss after 6 steps')" -eq 1 ]
+	[ "$(measured attn_bwd-64-128 exact 'us a launch')" -eq 1 ]
 	first_screen '^preflight: driver none, cuBLASLt [0-9.]+, NCCL .*: good$' '^commit: ' '^machine code: the emulated GPU' \
-		'^RED: nothing$'
+		'^RED: nothing$' '^WARNINGS: 0$'
+	[ ! -s out/errors.txt ]
 }
 
 @test "a wrong kernel makes the self-test red, and each switch is tried" {
