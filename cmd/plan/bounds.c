@@ -1,7 +1,7 @@
 /* Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
  * layouts that are bound to be slower than the ones it has found. The parts that many layouts
  * share, blocks on ranks that divide tensors and sequences, are planned once by the code that
- * trains (measure_shared_costs()). Bounds follow by counting: shards of state, activations in flight,
+ * trains (measure_shared_costs()). Bounds count shards of state, activations in flight,
  * the work of the busiest stage and the bubble, and bytes over the bandwidths of links. */
 #include "plan/planner.h"
 
