@@ -10,7 +10,7 @@ setup() {
 	home=$BATS_FILE_TMPDIR/unpacked
 	if [ ! -e "$BATS_FILE_TMPDIR/packed/env" ]; then
 		XZ_OPT=-0 LIBRARY=$BUILD/emu/pt-cuda.so "$root/tests/bench/gpu_machine" "$BUILD" "$BATS_FILE_TMPDIR/packed"
-		printf '#!/bin/bash\nexec "$PEER" "$@"\n' >"$BATS_FILE_TMPDIR/python3"
+		printf '#!/bin/bash\n[ "$1" != -c ] || exec /usr/bin/python3 "$@"\nexec "$PEER" "$@"\n' >"$BATS_FILE_TMPDIR/python3"
 		# A sanitizer that finds nothing.
 		printf '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift 2; done\nexec "$@"\n' \
 			>"$BATS_FILE_TMPDIR/compute-sanitizer"
