@@ -148,7 +148,7 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 @test "NCCL passes all checks, and its absence is told" {
 	lab 9,14,24,25
 	[ "$(awk -F '\t' '$3 == "result" && $4 == "FAIL"' out/rows.tsv | wc -l)" -eq 0 ]
-	[ "$(awk -F '\t' '$1 ~ /^D[.]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 8 ]
+	[ "$(awk -F '\t' '$1 ~ /^D[.]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 9 ]
 	rm -r out
 	lab 14,24 PT_NCCL=/none
 	grep -q 'NCCL none (its checks are skipped' said

@@ -12,6 +12,7 @@ try_release() { # RELEASE
 		skip "make wheel: $(tail -n 1 out)"
 	debootstrap --variant=minbase --include=python3-venv "$1" root http://deb.debian.org/debian >out 2>&1 ||
 		skip "no Debian $1: $(tail -n 1 out)"
+	command -v python3 >/dev/null || skip 'no python3'
 	python3 -m venv here
 	here/bin/pip download -q --no-deps -d root/root mpich || skip 'no mpich from PyPI'
 	cp "$BUILD"/wheel/*.whl "$top/tests/tools/first_examples" root/root
