@@ -11,8 +11,8 @@
 
 static void print_versions(struct str *out)
 {
-	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_find_version(),
-		device_isa());
+	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(),
+		comm_find_version(), device_isa());
 }
 
 /* Opens a model; a name on Hugging Face's hub gets an error that explains how to download it. */

@@ -9,5 +9,6 @@ double gradient_norm(struct store *s)
 	store_norm_enqueue(s);
 	device_get(d, &sum, store_norm_squares(s), sizeof(sum));
 	comm_sum_i64(s->c.mesh->world, (int64_t *)&sum, EXACT_WORDS);
-	return sqrt(fabs(exact_round(&sum))); /* -inf: a leaf was too large, see grid_count() */
+	/* (a leaf that is too large makes the sum -inf: see grid_count()) */
+	return sqrt(fabs(exact_round(&sum)));
 }

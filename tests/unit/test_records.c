@@ -585,7 +585,8 @@ TEST_AFTER(begin, conversions_keep_marks)
 	strs_free(&masks);
 	strs_add(&masks, test_bytes("ids.mask", mask, sizeof(mask) - 1));
 	assert_int_equal(token_convert_run(&c, &inputs, &again, &e), -1);
-	assert_non_null(strstr(e.msg, "this mask is for 5 tokens, but its token file has 6"));
+	assert_non_null(
+		strstr(e.msg, "this mask is for 5 tokens, but its token file has 6"));
 	strs_free(&again.files);
 	strs_free(&inputs);
 	strs_free(&masks);
