@@ -39,7 +39,7 @@ struct outcome {
 		struct run_diff diff;
 	} * exact;	    /* [n] */
 	bool has_judged;    /* the column is in the first control's log */
-	const char *column; /* of `judged`: a validation loss, if only it differs */
+	const char *column; /* judged: a validation loss, if only it differs */
 	struct verdict_result judged;
 	struct str excused; /* why differences in unjudged columns do not count */
 	enum verdict verdict;

@@ -318,7 +318,7 @@ static void parse_object(struct build *b, json_t *object, struct str *path, int6
 		double x;
 		set_path_key(path, prefix, key);
 		if (json_is_object(v) && depth < MAX_DEPTH) {
-			if (!strcmp(key, "metrics")) /* of ezpz: not in names */
+			if (!strcmp(key, "metrics")) /* ezpz's names omit it */
 				path->len = prefix;
 			parse_object(b, v, path, step, step_value, depth + 1);
 		} else if (v == step_value) {

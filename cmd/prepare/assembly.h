@@ -13,7 +13,7 @@
 
 struct assembly {
 	const struct encoding *encoding; /* the pieces and their options */
-	struct shard_info info; /* of the text; assemble() adds the sizes of splits */
+	struct shard_info info;		 /* about the text; assemble() adds split sizes */
 	uint64_t *duplicates; /* one bit per document; NULL: no duplicates are dropped */
 	bool frees_pieces; /* each piece is read once, and its disk space is freed afterwards */
 };
