@@ -254,7 +254,8 @@ NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
 NEEDS_wheel = build wheel
 NEEDS_deb = build deb
-demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb:
+NEEDS_pack-gpu = build check
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb pack-gpu:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -271,7 +272,7 @@ convergence-now: programs
 check-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
+check-long-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
 # PATTERN=...: only tests whose name matches; PART=1/3: the first third;
@@ -338,6 +339,9 @@ validate-titan: programs
 bench-gpu-now: all $(TESTS) $(KERNELS_TEST)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
 	@tests/bench/gpu $O $(ITEMS)
+
+pack-gpu-now: all $(TESTS) $(KERNELS_TEST)
+	@tests/bench/gpu_machine $O
 
 lint-now: programs
 	@tests/lint $O
@@ -425,6 +429,7 @@ help:
 	@echo 'validate-titan  the same with the figures of torchtitan'
 	@echo 'validate-plan-here  the same with runs of pt-train on this machine'
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
+	@echo 'pack-gpu   write .gpu: programs and tests for a GPU machine without a compiler; tests/bench/gpu_machine explains it'
 	@echo 'calibrate  train 1,500 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
 	@echo 'compile_commands.json  write $O/compile_commands.json, which clangd reads'
@@ -437,7 +442,7 @@ help:
 	@echo 'deb        make $O/deb/pt_*.deb for the Debian of this machine'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb pack-gpu \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now pack-gpu-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE
