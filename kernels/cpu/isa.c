@@ -25,6 +25,7 @@ static bool has_amx(void)
 }
 #endif
 
+/* Returns the widest instruction set that this CPU and pt have. Requests AMX from Linux. */
 static int widest_isa(void)
 {
 #if defined(__x86_64__)
@@ -43,6 +44,7 @@ static int widest_isa(void)
 #endif
 }
 
+/* Returns the set in $PT_ISA, by default the widest; ends the program if it is not supported. */
 enum isa cpu_isa(void)
 {
 	int widest = widest_isa();

@@ -75,6 +75,7 @@ static void clear_graph(struct device *d, struct graph *g)
 	g->rejected = NULL;
 }
 
+/* Waits for the last launch, and frees the graph with the memory that it uses. */
 void cuda_graph_free(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -89,6 +90,7 @@ void cuda_graph_free(struct device *d)
 	cuda_of(d)->graph = NULL;
 }
 
+/* Frees p with the graph that may use it; without one, waits for the device and frees p now. */
 void cuda_graph_free_later(struct device *d, void *p)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -102,7 +104,7 @@ void cuda_graph_free_later(struct device *d, void *p)
 	g->free_later[g->n_free_later++] = p;
 }
 
-/* Adds a page. The relaxed mode allows the allocation during a capture. */
+/* Adds a page of pinned memory. The relaxed mode allows the allocation during a capture. */
 static void add_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -114,6 +116,7 @@ static void add_page(struct device *d, struct graph *g)
 	g->at = 0;
 }
 
+/* Adds a slot of pinned memory for a put of n_bytes to the captured graph. */
 static struct slot *add_slot(struct device *d, struct graph *g, void *to, size_t n_bytes)
 {
 	if (!g->n_pages || n_bytes > STAGE_BYTES - g->at)
@@ -128,6 +131,7 @@ static struct slot *add_slot(struct device *d, struct graph *g, void *to, size_t
 	return s;
 }
 
+/* Stores a put's data in the graph's pinned memory; while capturing, also captures its copy. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -154,11 +158,12 @@ void cuda_graph_readback(struct device *d)
 	g->n_read = g->n_slots;
 }
 
+/* Frees the last graph and begins a capture; false, with a warning, if launches must be single. */
 bool cuda_graph_begin(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->waits || c->profile) {
-		warn("%s: no CUDA graph: PT_CUDA_SYNC or a profile needs single launches",
+		warn("%s: no CUDA graph: PT_CUDA_SYNC and profiles need single launches",
 			c->model);
 		return false;
 	}
@@ -173,6 +178,7 @@ bool cuda_graph_begin(struct device *d)
 	return true;
 }
 
+/* Ends the capture and makes the graph; false, with a warning, if that is not possible. */
 bool cuda_graph_end(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -192,11 +198,12 @@ bool cuda_graph_end(struct device *d)
 		g->rejected = cudaGetErrorString(rc);
 	}
 	if (g->rejected)
-		warn("%s: no CUDA graph: %s; kernels are launched one by one",
+		warn("%s: no CUDA graph: %s; launching kernels one by one",
 			cuda_of(d)->model, g->rejected);
 	return !g->rejected;
 }
 
+/* Waits until the device has read the last launch's data, and begins a refill. */
 void cuda_graph_refill(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -209,6 +216,7 @@ void cuda_graph_refill(struct device *d)
 	g->next = 0;
 }
 
+/* Launches the graph after all enqueued work; ends a refill. */
 void cuda_graph_launch(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);

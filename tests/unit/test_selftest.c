@@ -378,7 +378,7 @@ DEVICE_TEST(writes_behind_a_matrix_are_found)
 DEVICE_TEST(signs_of_zeros_are_compared)
 {
 	const struct kernel_call c = {KERNEL_zero, .m = {shape(1, 9, DT_F32)}};
-	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
+	check_said(c, 5, -0.0f, ": element [0, 5] is -0 on the GPU, but 0 on the CPU");
 }
 
 /* ---- columns of another matrix --------------------------------------------------------- */
