@@ -111,7 +111,6 @@ uint64_t device_gpu_id(int rank)
 	return !has_driver() || open_plugin(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
-/* Returns a hash of the plugin's file; 0 if it cannot be read. */
 uint64_t device_plugin_hash(void)
 {
 	enum { PIECE = 1 << 20 };
@@ -204,7 +203,6 @@ bool device_graph_end(struct device *d)
 	return d->ops->graph_end && d->ops->graph_end(d);
 }
 
-/* Returns true if the work before the mark is complete, or if the device is synchronous. */
 bool device_stream_reached(struct device *d, uint64_t ticket)
 {
 	return !d->ops->stream_reached || d->ops->stream_reached(d, ticket);

@@ -38,7 +38,6 @@ static void append_mat_text(struct str *out, const struct mat *m)
 		m->p ? "" : "-", m->transposed ? "^T" : "", m->amax ? ", amax" : "");
 }
 
-/* Appends the call's kernel, shapes and flags; calls with equal texts are duplicates. */
 void append_call_text(struct str *out, const struct kernel_call *c)
 {
 	str_puts(out, kernel_name(c->kernel));
@@ -96,7 +95,6 @@ void kernel_calls_release(struct kernel_calls *x)
 	*x = (struct kernel_calls){0};
 }
 
-/* Makes the next BOTH() check x as `what`; returns x. */
 struct trial_pair add_result(struct trial *t, const char *what, struct trial_pair x)
 {
 	BUG_ON(t->n_results == MAX_RESULTS);
@@ -200,7 +198,6 @@ static void try_calls(
 	}
 }
 
-/* Allocates the staging buffers of both sides, from their arenas. */
 void trial_begin(struct trial *t)
 {
 	for (enum side s = GPU; s < SIDES; s++)
@@ -228,7 +225,6 @@ void selftest_measure(const struct kernel_calls *calls, struct selftest_work *w)
 		.flops = plan[CPU].flops};
 }
 
-/* Runs all trials on d and a CPU device, in memory that it frees; -1: one failed, *e set. */
 int selftest_run(struct device *d, int threads, const struct kernel_calls *calls,
 	struct selftest *r, struct err *e)
 {

@@ -386,7 +386,6 @@ TRIAL(act_bwd, "da! db! dy a b", call_act_kind(t), M(0), M(1), M(2), M(3), M(4))
 TRIAL(add, "y! a b", M(0), M(1), M(2))
 TRIAL(sub, "y! a b", M(0), M(1), M(2))
 
-/* Makes the dropout of the call on both sides; an even number of rows is two sequences. */
 struct dropouts make_dropouts(struct trial *t, int64_t rows)
 {
 	const uint32_t step = 7;

@@ -213,7 +213,6 @@ static const float *repeat_columns(
 	return to;
 }
 
-/* Rounds the CPU's matrix to the GPU's type, and copies it, repeated, to the GPU. */
 void pair_send(struct trial *t, struct trial_pair x)
 {
 	struct device *d = t->d[GPU], *cpu = t->d[CPU];
@@ -415,7 +414,6 @@ static void fail_trial(struct trial *t, const char *what, const char *finding)
 	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, finding);
 }
 
-/* Fails the trial if a kernel changed the bytes after the end of a GPU matrix. */
 void check_fences(struct trial *t)
 {
 	char found[FENCE_BYTES], fence[FENCE_BYTES];

@@ -52,7 +52,7 @@ static void sum_tree(
 		out[i] += right[i];
 }
 
-/* Sets a block of `out`: elects the signs, sums the terms, divides by the shares if c->normalize. */
+/* Sets a block of `out`: elects the signs, sums the terms, divides by shares if c->normalize. */
 static void combine_block(struct combining *b, float *out)
 {
 	const float tiny = 1e-8f;

@@ -44,7 +44,6 @@ static int widest_isa(void)
 #endif
 }
 
-/* Returns the set in $PT_ISA, by default the widest; ends the program if it is not supported. */
 enum isa cpu_isa(void)
 {
 	int widest = widest_isa();

@@ -764,7 +764,6 @@ static void hopper_bwd_half(
 			d, a, type, x);
 }
 
-/* Computes dk and dv, then dq. */
 void attn_hopper_bwd(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
 {

@@ -471,7 +471,6 @@ static void launch_by_window(
 		hopper_fwd_launch<hopper_fwd_shape<T, D, GROUPS, false>>(d, a, type, x);
 }
 
-/* Computes the forward by the kernel for the head size. */
 void attn_hopper_fwd(
 	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
 {

@@ -54,7 +54,7 @@ static void measure_all(struct device *d, const struct gemm_plan *p,
 	cuda_gemm_end_trial(d, &trial);
 }
 
-static int64_t get_attribute(
+static int64_t get_algorithm_attribute(
 	const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
 {
 	uint32_t x = 0;
@@ -78,7 +78,7 @@ static void append_row(const char *name, const struct gemm_plan *p,
 	cuda_gemm_key_text(k, out);
 	str_printf(out, "\t%s\t%d", c->exact ? "exact" : "fast", c->number);
 	for (cublasLtMatmulAlgoConfigAttributes_t a : attributes)
-		str_printf(out, "\t%lld", (long long)get_attribute(&c->found.algo, a));
+		str_printf(out, "\t%lld", (long long)get_algorithm_attribute(&c->found.algo, a));
 	str_printf(out, "\t%zu\t%.2f\t%.1f\t%s\t", c->found.workspaceSize, 1e3 * ms,
 		2e-9 * (double)(k->m * k->n) * (double)(k->k * k->runs) / ms,
 		cuda_gemm_is_usable(true, &c->found.algo) ? "yes" : "no");

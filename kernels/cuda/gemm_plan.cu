@@ -110,7 +110,6 @@ void cuda_plans_free(struct device *d)
 	cuda_of(d)->plans = NULL;
 }
 
-/* Frees all plans and stops benchmarking. */
 void cuda_forget_algorithms(struct device *d)
 {
 	cuda_plans_free(d);
@@ -432,7 +431,6 @@ void cuda_warn_converted(
 		cuda_of(d)->o.exact ? " without split-K" : "", (double)n_bytes * 1e-6);
 }
 
-/* Enqueues the matmul by its plan, which its first use chooses; false: nothing enqueued. */
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 {
 	struct gemm_key key = make_key(x);

@@ -90,7 +90,6 @@ void cuda_graph_free(struct device *d)
 	cuda_of(d)->graph = NULL;
 }
 
-/* Frees p with the graph that may use it; without one, waits for the device and frees p now. */
 void cuda_graph_free_later(struct device *d, void *p)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -131,7 +130,6 @@ static struct slot *add_slot(struct device *d, struct graph *g, void *to, size_t
 	return s;
 }
 
-/* Stores a put's data in the graph's pinned memory; while capturing, also captures its copy. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct graph *g = cuda_of(d)->graph;

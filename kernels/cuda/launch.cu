@@ -53,7 +53,6 @@ static NORETURN void die_with_launches(
 		c->model, error, what, launches);
 }
 
-/* Ends the program unless rc is success; the message lists the last launches. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what)
 {
 	if (rc == cudaSuccess)

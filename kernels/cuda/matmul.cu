@@ -102,7 +102,6 @@ static bool run_kind(struct device *d, const char *name, const struct matmul_cal
 	return true;
 }
 
-/* Enqueues the matmul of this kind with its epilogue; false, with nothing done: not supported. */
 bool cuda_matmul_hopper(struct device *d, const char *name, enum matmul_kind kind,
 	const struct matmul_call *c)
 {

@@ -129,7 +129,6 @@ int cuda_stream_use(struct device *d, int number)
 	return before;
 }
 
-/* Returns the current stream's workspace; allocates a side stream's at its first use. */
 void *cuda_workspace(struct device *d, size_t n_bytes)
 {
 	struct streams *x = get_streams(d);
@@ -247,7 +246,6 @@ void cuda_streams_forget(struct device *d)
 			x->all[i]->captured = x->all[i]->n;
 }
 
-/* Orders later work of the device's own stream after all marks of the other streams. */
 cudaError_t cuda_streams_join(struct device *d)
 {
 	struct streams *x = get_streams(d);
