@@ -453,7 +453,7 @@ void trial_check_within(
 		return;
 	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
 	snprintf(found, sizeof(found),
-		"element [%lld, %lld] is %.9g on the GPU, but %.9g on the CPU: error %.2g, "
+		"element [%lld][%lld] is %.9g on the GPU, but %.9g on the CPU: error %.2g, "
 		"allowed %.2g",
 		(long long)w.row, (long long)w.col, w.actual, w.expected, w.error,
 		allowed);
