@@ -43,7 +43,7 @@ static void normalize(struct mat y, int64_t i, const float *in, float mean, floa
 	}
 }
 
-/* Normalizes each row of x into y, and stores the means and the rstds in stats; raises y's amax. */
+/* Normalizes each row of x into y, and stores mean and rstd in stats; raises y's amax. */
 void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {

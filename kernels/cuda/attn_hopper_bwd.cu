@@ -43,7 +43,7 @@ template <class S> struct hopper_bwd_rest {
 /* x: the operands of q k^T, keys and queries; y: the operands of dout v^T, values and dout. */
 struct hopper_bwd_args {
 	CUtensorMap own_x, own_y, other_x, other_y, dx, dy; /* dx: dk or dq; dy: dv */
-	bool store_x, store_y;				  /* store dx, dy by TMA */
+	bool store_x, store_y;				    /* store dx, dy by TMA */
 	struct bwd_args a;
 	struct hopper_order order;
 };
@@ -51,7 +51,7 @@ struct hopper_bwd_args {
 template <class S> struct hopper_bwd_memory {
 	using T = typename S::T;
 	T *own_x, *own_y, *other_x, *other_y; /* other_x, other_y: [STAGES][COLS][D] */
-	T *dx, *dy;			    /* a buffer for each warp */
+	T *dx, *dy;			      /* a buffer for each warp */
 	struct hopper_bwd_rest<S> *rest;
 
 	__device__ inline explicit hopper_bwd_memory(unsigned char *shared)

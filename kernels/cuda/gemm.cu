@@ -55,7 +55,8 @@ static __global__ void transpose_bytes(
 }
 
 /* Enqueues the transposition of an 8-bit matrix to `to`; returns the result, with m's scale. */
-static struct mat transpose_operand(struct device *d, const char *name, struct mat m, void *to)
+static struct mat transpose_operand(
+	struct device *d, const char *name, struct mat m, void *to)
 {
 	dim3 grid((unsigned)ceil_div(m.cols, TILE), (unsigned)ceil_div(m.rows, TILE));
 	BUG_ON(grid.y > 65535);
@@ -77,7 +78,8 @@ static __global__ void widen_bytes(
 }
 
 /* Enqueues the conversion of an fp8 matrix to bf16 at `to`; returns the result, with m's scale. */
-static struct mat widen_operand(struct device *d, const char *name, struct mat m, void *to)
+static struct mat widen_operand(
+	struct device *d, const char *name, struct mat m, void *to)
 {
 	int64_t n = mat_size(m);
 	launch(d, name, dim3((unsigned)ceil_div(n, TILE_THREADS)), dim3(TILE_THREADS), 0,

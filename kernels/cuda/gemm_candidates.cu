@@ -78,7 +78,8 @@ static void append_row(const char *name, const struct gemm_plan *p,
 	cuda_gemm_key_text(k, out);
 	str_printf(out, "\t%s\t%d", c->exact ? "exact" : "fast", c->number);
 	for (cublasLtMatmulAlgoConfigAttributes_t a : attributes)
-		str_printf(out, "\t%lld", (long long)get_algorithm_attribute(&c->found.algo, a));
+		str_printf(out, "\t%lld",
+			(long long)get_algorithm_attribute(&c->found.algo, a));
 	str_printf(out, "\t%zu\t%.2f\t%.1f\t%s\t", c->found.workspaceSize, 1e3 * ms,
 		2e-9 * (double)(k->m * k->n) * (double)(k->k * k->runs) / ms,
 		cuda_gemm_is_usable(true, &c->found.algo) ? "yes" : "no");
@@ -96,7 +97,8 @@ static void append_to_file(const char *path, struct str *head, const struct str 
 			       "reduction\tworkspace\tus\tTFLOP/s\texact\talgorithm\n");
 	if (!f || (begins && fwrite(head->s, 1, head->len, f) != head->len) ||
 		fwrite(rows->s, 1, rows->len, f) != rows->len || fclose(f))
-		die(EX_IOERR, "PT_LAB_CANDIDATES: cannot write '%s': %s", path, strerror(errno));
+		die(EX_IOERR, "PT_LAB_CANDIDATES: cannot write '%s': %s", path,
+			strerror(errno));
 }
 
 /* Appends the suggested algorithms of a matmul, with times, to the file of PT_LAB_CANDIDATES. */

@@ -349,8 +349,8 @@ static int find_saved_algorithm(
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
 			return i;
-	warn("matmul with a result of [%lld, %lld] and sums of %lld terms: the saved cuBLASLt algorithm "
-	     "is not available on this GPU; using another algorithm, so bits may differ",
+	warn("matmul with a result of [%lld, %lld] and sums of %lld terms: the saved cuBLASLt "
+	     "algorithm is not available on this GPU; using another one, so bits may differ",
 		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
 	return -1;
 }
@@ -402,8 +402,8 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 		p->algo = found[best].algo;
 }
 
-/* Disables a plan, warns and returns true if cuBLASLt rejects its own suggestion for float8 in runs,
- * which is not documented: the heuristic does not check all needs of the kernels. */
+/* Disables a plan, warns and returns true if cuBLASLt rejects its own suggestion for float8 in
+ * runs, which is not documented: the heuristic does not check all needs of the kernels. */
 static bool disable_if_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc)
 {
 	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
@@ -425,8 +425,8 @@ void cuda_warn_converted(
 		return;
 	p->converted = true;
 	warn("%s: matmul with a result of [%lld, %lld] and sums of %lld terms: "
-	     "cuBLASLt has no algorithm%s for 16-bit operands; converting them to fp32, which is several times slower and "
-	     "needs %.1f MB",
+	     "cuBLASLt has no algorithm%s for 16-bit operands; converting them to fp32, "
+	     "which is several times slower and needs %.1f MB",
 		name, (long long)key.n, (long long)key.m, (long long)key.k,
 		cuda_of(d)->o.exact ? " without split-K" : "", (double)n_bytes * 1e-6);
 }

@@ -131,7 +131,7 @@ static __global__ void __launch_bounds__(THREADS) head_norm_bwd_x_kernel(V *dx,
 	store_head(dx + head / heads * stride + head % heads * dim + col, e, left, whole);
 }
 
-/* Sets dx to the gradient of x; the rstds of heads are computed again. */
+/* Sets dx to the gradient of x; rstd is computed again. */
 void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat x,
 	struct mat gamma, float eps)
 {

@@ -106,9 +106,10 @@ bool cuda_matmul_hopper(struct device *d, const char *name, enum matmul_kind kin
 	const struct matmul_call *c)
 {
 	static bool (*const kinds[])(struct device *, const char *,
-		const struct matmul_call *) = {run_kind<MATMUL_FWD>, run_kind<MATMUL_GELU>,
-		run_kind<MATMUL_RESIDUAL>, run_kind<MATMUL_XENT>, run_kind<MATMUL_BWD>,
-		run_kind<MATMUL_DGELU>, run_kind<MATMUL_DGELU_SUMS>};
+		const struct matmul_call *) = {run_kind<MATMUL_FWD>,
+		run_kind<MATMUL_GELU>, run_kind<MATMUL_RESIDUAL>, run_kind<MATMUL_XENT>,
+		run_kind<MATMUL_BWD>, run_kind<MATMUL_DGELU>,
+		run_kind<MATMUL_DGELU_SUMS>};
 	static_assert(ARRAY_LEN(kinds) == N_MATMUL_KINDS, "a function for each kind");
 	return kinds[kind](d, name, c);
 }

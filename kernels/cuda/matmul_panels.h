@@ -95,8 +95,8 @@ template <typename S, typename E> struct matmul_panels {
 		__syncwarp();
 	}
 
-	/* Sets `to` to panel j of aux, through a buffer, at the places of the lane's sums: word i of
-	 * half h has columns 8 i + 2 t, + 1 of row g + 8 h. Starts to load the next panel. */
+	/* Sets `to` to panel j of aux, through a buffer, at the places of the lane's sums: word i
+	 * of half h has columns 8 i + 2 t, + 1 of row g + 8 h. Starts to load the next panel. */
 	__device__ inline void aux_panel(
 		uint32_t (&to)[2][PIECES], __nv_bfloat16 *panel, int j)
 	{

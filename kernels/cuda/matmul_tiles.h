@@ -19,9 +19,9 @@ enum {
 
 /*
  * STAGES: stages of the ring, with 64 columns of both operands each. BY_TMA: TMA stores results,
- * not lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the matmuls
- * of the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows and the
- * same columns of the result; each copies half of w's tile for both.
+ * not lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the
+ * matmuls of the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows
+ * and the same columns of the result; each copies half of w's tile for both.
  */
 template <int STAGE_COUNT, bool BY_TMA_, bool LAG_, bool OVER_, bool PAIR_>
 struct matmul_shape {

@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
-/* Normalizes each row of x into y, and stores the means and the rstds in stats; raises y's amax. */
+/* Normalizes each row of x into y, and stores mean and rstd in stats; raises y's amax. */
 void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {

@@ -216,7 +216,7 @@ static __global__ void __launch_bounds__(THREADS)
 	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, amax_bits(u, 0));
 }
 
-/* Computes da, and db if f is gated, for a pack per thread; raises their amaxes unless NULL. */
+/* Computes da, and db if f is gated, for a pack per thread; raises their amax unless NULL. */
 template <enum act_kind KIND, bool FAST, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	act_bwd_kernel(T *da, T *db, const T *dy, const T *a, const T *b, int64_t n,
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(THREADS)
 	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, max_bits);
 }
 
-/* Computes da, and db if f is gated, for ACT_EACH packs per thread, and raises their amaxes. */
+/* Computes da, and db if f is gated, for ACT_EACH packs per thread, and raises their amax. */
 template <enum act_kind KIND, typename T>
 static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T *db,
 	const T *dy, const T *a, const T *b, int64_t n, float *amax_a, float *amax_b)
