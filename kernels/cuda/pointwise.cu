@@ -372,6 +372,7 @@ static void launch_act_fwd(struct device *d, T *y, const T *a, const T *b, int64
 	});
 }
 
+/* Computes y = f(a), or f(a, b) for a gated f, and raises y.amax. */
 void cuda_act_fwd(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
@@ -388,6 +389,7 @@ void cuda_act_fwd(
 	});
 }
 
+/* Sets da, and db if f is gated, to the gradients of a and b, and raises their amax. */
 void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 {
@@ -437,6 +439,7 @@ static __global__ void dropout_kernel(
 	store(y + i, v, left, whole);
 }
 
+/* Computes y = x with dropped elements 0 and other elements divided by 1 - p; y may be x. */
 void cuda_dropout(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
 	call_by_type(y.type, [&](auto t) {
@@ -473,6 +476,7 @@ static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	store(y + i, v, left, whole);
 }
 
+/* Computes y = x + dropout(sum + bias); bias.p and o may be NULL. */
 void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
