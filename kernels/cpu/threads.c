@@ -168,6 +168,7 @@ static void run_serially(void (*fn)(void *), void *data)
 	thread_id = id;
 }
 
+/* Runs fn(data) in all threads of a team (0: pool.threads), and waits; nested: in one thread. */
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags)
 {
 	int team = num_threads ? (int)num_threads : pool.threads;

@@ -98,6 +98,7 @@ struct hopper_place {
 	int tile, head, batch; /* tile 0 is the first to compute */
 };
 
+/* Returns the tile, head and sequence of an item. */
 static __device__ inline struct hopper_place item_place(
 	const struct hopper_order &o, int item)
 {

@@ -29,6 +29,7 @@ static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t 
 	store(y, v, left, whole);
 }
 
+/* Sets (or with `add`, increases) each row of y by its token's row of w, by 0 outside of w. */
 void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {

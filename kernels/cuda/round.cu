@@ -95,6 +95,7 @@ static __device__ inline void cast(
 					   : round_e5m2(x[i]);
 }
 
+/* Rounds N floats to bf16 or fp16, as their 16 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<uint16_t, N> &y, const float (&x)[N], enum dtype type)
@@ -106,6 +107,7 @@ static __device__ inline void cast(
 				 : f16_bits(round_f16(x[i]));
 }
 
+/* Rounds N floats to e4m3 or e5m2, as their 8 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<uint8_t, N> &y, const float (&x)[N], enum dtype type)
