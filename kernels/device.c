@@ -34,7 +34,8 @@ static int find_plugin(struct str *path)
 	return -1;
 }
 
-/* Sets *e. Returns 1 if pt was built without CUDA, which matters only if a GPU was requested. */
+/* Sets *e, and returns -1 if $PT_CUDA names a missing file, or 1 if pt was built without CUDA,
+ * which matters only if a GPU was requested. */
 static int plugin_missing_error(const struct str *path, struct err *e)
 {
 	const char *env = getenv("PT_CUDA");
@@ -53,6 +54,7 @@ struct cuda_plugin {
 	device_finder *gpu;
 };
 
+/* Sets *h to the functions of the loaded library; -1, *e set: not the plugin of this version. */
 static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct err *e)
 {
 	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
@@ -70,7 +72,7 @@ static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct
 	return 0;
 }
 
-/* Loads the plugin; 1: pt was built without CUDA. */
+/* Loads the plugin for good, and sets *h; 1: built without CUDA, -1: failed; both set *e. */
 static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
 	scoped_str path = {0};
@@ -102,7 +104,7 @@ static bool has_driver(void)
 	return (env && *env) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* Ignores errors, which device_open() reports. */
+/* Loads the plugin, and ignores errors (0), which device_open() reports. */
 uint64_t device_gpu_id(int rank)
 {
 	struct cuda_plugin h;
@@ -126,6 +128,7 @@ uint64_t device_plugin_hash(void)
 	return hash;
 }
 
+/* Opens the device. DEVICE_AUTO prints why no GPU is used, and opens the CPU then. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e)
 {
@@ -143,10 +146,10 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 		if (kind == DEVICE_CUDA) {
 			*d = (struct device){0};
 			*e = error;
-			return err_prefix(e, "device=cuda: ");
+			return err_prefix(e, "--device cuda: ");
 		}
 		if (rc < 0)
-			info("no GPU is used: %s", error.msg);
+			info("using the CPU, not a GPU: %s", error.msg);
 	}
 	device_open_cpu(d, o->threads);
 	return 0;
@@ -187,6 +190,7 @@ void device_range_end(struct device *d)
 	trace_end();
 }
 
+/* Begins a capture, and records in d->capturing whether the device captures. */
 bool device_graph_begin(struct device *d)
 {
 	d->capturing = d->ops->graph_begin && d->ops->graph_begin(d);

@@ -60,6 +60,7 @@ static inline float geglu_tanh_slope(float x, float gate, float up, float *dgate
 #define PLAIN_BWD(f) dy[j] * f##_slope(a[j])
 #define GATED_BWD(f) f##_slope(a[j], b[j], dy[j], &db[j])
 
+/* Sets y[i] to f(a[i]), or for a gated function to f(a[i], b[i]). */
 static void act_fwd_piece(
 	enum act_kind kind, float *y, const float *a, const float *b, int64_t n)
 {
@@ -90,6 +91,7 @@ void K(act_fwd)(
 	raise_amax(d, y);
 }
 
+/* Sets da, and for gated functions db, to the gradients of n elements; da may be dy. */
 static void act_bwd_piece(enum act_kind kind, float *da, float *db, const float *dy,
 	const float *a, const float *b, int64_t n)
 {
@@ -168,6 +170,7 @@ static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int
 	}
 }
 
+/* Computes y = x with dropped elements 0 and the other elements divided by 1 - p; y may be x. */
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -201,6 +204,7 @@ static void residual_piece(float *y, const float *x, struct mat sum, const float
 		y[j] = x[j] + in[j];
 }
 
+/* Computes y = x + dropout(sum + bias); bias.p and o may be NULL. */
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -215,6 +219,7 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	}
 }
 
+/* Rotates the pairs (a[j], b[j]) in place by angles with these cosines and sines; sign -1: back. */
 static void rotate_pairs(
 	float *a, float *b, const float *cosine, const float *sine, float sign, int64_t n)
 {
@@ -225,6 +230,7 @@ static void rotate_pairs(
 	}
 }
 
+/* Rotates the pairs (j, j + dim/2) of each head in place by the angles of the row's position. */
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
@@ -248,6 +254,7 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	}
 }
 
+/* Sets (or with `add`, increases) each row of y by its token's row of w, by 0 outside of w. */
 void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {
@@ -269,7 +276,8 @@ void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *i
 	}
 }
 
-/* Works in parallel over columns, so that each sum is over the rows in order. */
+/* Sets each row of dw to the sum of the rows of dy with its token. Works in parallel over columns,
+ * so that each sum is over the rows in order. */
 void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {

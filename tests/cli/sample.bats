@@ -85,7 +85,7 @@ make_runs() {
 	pt-sample --logits run the >cpu
 	pt-sample --logits --device cuda run the >gpu
 	not cmp -s cpu gpu
-	reports 1 "device=cuda: PT_CUDA: 'nowhere' does not exist" env PT_CUDA=nowhere pt-sample --device cuda run the
+	reports 1 "--device cuda: PT_CUDA: 'nowhere' does not exist" env PT_CUDA=nowhere pt-sample --device cuda run the
 }
 
 @test "a special token in the prompt, when that is asked for" {
