@@ -65,6 +65,7 @@ static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t
 	return v;
 }
 
+/* Returns the entry of the sorted list v whose number is the integer of a node, or NULL. */
 static struct numbered_name *find_numbered_name(
 	struct numbered_name *v, int64_t n, const struct pickle *p, uint32_t node)
 {
@@ -167,6 +168,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	return rc;
 }
 
+/* Orders states by parameter name, kind and rank (pp, tp, dp), for qsort(). */
 static int by_parameter_and_rank(const void *a, const void *b)
 {
 	const struct state *x = a, *y = b;
@@ -210,6 +212,7 @@ struct boxes {
 	int64_t n;
 };
 
+/* Orders boxes by the index of their first element, for qsort(). */
 static int by_begin(const void *a, const void *b)
 {
 	const struct box *x = a, *y = b;
@@ -296,6 +299,7 @@ static int add_empty_item(struct nanotron *t, const char *name, enum kind kind, 
 	return 0;
 }
 
+/* Appends box b to the last item as a chunk. A chunk outside of archives gets its place at once. */
 static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 {
 	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
@@ -306,6 +310,8 @@ static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 		chunk_set_place(c, b->at);
 }
 
+/* Appends the tensor of one kind that x is a part of, with the boxes as its chunks. Sorts the
+ * boxes. */
 static int add_tensor_item(struct nanotron *t, const struct nanotron_part *x,
 	enum kind kind, int dtype, struct boxes *boxes, bool in_archive)
 {
@@ -421,6 +427,8 @@ static int add_step(struct nanotron *t, const struct nanotron_part *x)
 	return 0;
 }
 
+/* Appends each parameter with its optimizer state, and the copies of other ranks. Fails if the
+ * parts of a parameter give it different shapes. */
 static int add_items(struct nanotron *t)
 {
 	for (int64_t i = 0, k; i < t->n_parts; i = k) {
@@ -505,6 +513,8 @@ static int read_files(struct nanotron *t)
 	return rc || items_finish(t->f, t->e) ? -1 : 0;
 }
 
+/* Appends the items of the checkpoint in directory f->path, and frees all lists made to find them.
+ */
 static int nanotron_open(struct torch_file *f, struct err *e)
 {
 	struct nanotron t = {.f = f, .e = e};

@@ -12,6 +12,8 @@ static bool is_shard(const char *name)
 	return !strncmp(name, "shard-", 6) && text_ends(name, ".safetensors");
 }
 
+/* Appends the sorted paths of a directory's shard files to *out. Returns true if *out is not
+ * empty. */
 static int list_shards(const char *directory, struct strs *out)
 {
 	scoped_dir *d = opendir(directory);
@@ -84,6 +86,7 @@ static int add_shards(
 	return 0;
 }
 
+/* Appends the shards in one file to s->v, from its DCP_SHARDING_INFO. Fails if that is missing. */
 static int add_file_shards(struct shards *s, int32_t file)
 {
 	struct st_header h;
@@ -104,6 +107,7 @@ static int add_file_shards(struct shards *s, int32_t file)
 	return rc;
 }
 
+/* Orders shards by tensor name, then by the index of the first element, for qsort(). */
 static int by_name_and_begin(const void *a, const void *b)
 {
 	const struct shard *x = a, *y = b;
@@ -152,6 +156,8 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	return 0;
 }
 
+/* Appends the tensors of all shard files in directory f->path. The shards of a tensor become its
+ * chunks. */
 static int shards_open(struct torch_file *f, struct err *e)
 {
 	struct shards s = {.f = f, .e = e};

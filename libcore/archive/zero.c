@@ -218,6 +218,8 @@ static int make_buffers(struct zero *z, const struct pickle *p)
 	return 0;
 }
 
+/* Reads where a rank's buffers are from its file. Rank 0 also sets the groups, has_moments and the
+ * steps. */
 static int read_rank(struct zero *z, int64_t rank)
 {
 	struct archive a;
@@ -515,6 +517,8 @@ static int add_aliases(struct zero *z)
 	return rc;
 }
 
+/* Sets the offset of each parameter in the buffers of its group, and appends its items and
+ * aliases. */
 static int add_parameters(struct zero *z)
 {
 	int64_t at = 0, group = 0;
@@ -608,6 +612,8 @@ static int read_fragments(
 	return 0;
 }
 
+/* Finds the parts of the frozen parameters, from index `begin`, in the model files of all ranks
+ * (ZeRO 3). */
 static int read_all_fragments(struct zero *z, int64_t begin)
 {
 	struct archive a;
@@ -676,6 +682,7 @@ static int read_files(struct zero *z)
 	return rc || items_finish(z->f, z->e) ? -1 : 0;
 }
 
+/* Returns true if a directory has files of DeepSpeed ZeRO, and no safetensors model. */
 static bool zero_matches(const char *path)
 {
 	struct zero_files x;
@@ -686,6 +693,8 @@ static bool zero_matches(const char *path)
 	return is;
 }
 
+/* Appends the items of the checkpoint in directory f->path, and frees all lists made to find them.
+ */
 static int zero_open(struct torch_file *f, struct err *e)
 {
 	struct zero z = {.f = f, .e = e};

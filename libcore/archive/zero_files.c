@@ -164,6 +164,7 @@ static int check_not_zero(const struct torch_file *f, struct err *e)
 	return 0;
 }
 
+/* Opens the only model file of a directory as a torch.save() file, unless it belongs to ZeRO. */
 static int open_one_file(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};

@@ -147,6 +147,7 @@ static int64_t read_entry(
 	return (int64_t)all;
 }
 
+/* Reads the central directory into z->entries, sorted by name. Fails if two names are equal. */
 static int read_directory(struct zip *z, const struct directory *d, struct err *e)
 {
 	scoped_ptr unsigned char *all = xmalloc(d->n_bytes + 1);
@@ -210,6 +211,7 @@ int zip_locate(const struct zip *z, const struct zip_entry *x, int64_t *at, stru
 	return 0;
 }
 
+/* Fails if `sum`, the CRC-32 of an entry's data, is not the one in the directory. */
 static int check_crc(
 	const struct zip *z, const struct zip_entry *x, uint64_t sum, struct err *e)
 {

@@ -52,6 +52,8 @@ static void on_signal(int sig)
 	raise(sig);
 }
 
+/* Runs the cleanup at exit() and on each fatal signal that has the default handler. Remembers this
+ * process. */
 static void install_handlers(void)
 {
 	static const int fatal[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGALRM,
@@ -65,6 +67,7 @@ static void install_handlers(void)
 	atexit(cleanup_run);
 }
 
+/* Adds a path to the files to remove. Signal handlers may read the list meanwhile. */
 static void add_entry(const char *path)
 {
 	size_t n = strlen(path) + 1;

@@ -509,6 +509,7 @@ static int open_synced(const char *path)
 	return -1;
 }
 
+/* Opens the directory that contains a path. Returns its descriptor; -1 with errno set. */
 static int open_directory_of(const char *path)
 {
 	char *directory = directory_of(path);
@@ -518,6 +519,7 @@ static int open_directory_of(const char *path)
 	return fd;
 }
 
+/* Flushes the directory that contains a path to the disk. Returns -1 with errno set. */
 static int sync_directory_of(const char *path)
 {
 	int fd = open_directory_of(path);

@@ -26,6 +26,8 @@ struct unpacked {
 	ZSTD_DStream *zstd;
 };
 
+/* Reads up to n bytes of the file. Returns their number; 0: end; -1 with *e set, also if it was
+ * truncated. */
 static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ssize_t got = read_some(u->fd, to, (size_t)n);
@@ -38,7 +40,8 @@ static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct e
 	return got;
 }
 
-/* Returns the bytes that were read to detect the format first, then further ones. */
+/* Copies up to n bytes: first what was read to detect the format, then from the file. Returns
+ * their number; 0: end; -1 with *e set. */
 static int64_t read_plain(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	size_t kept = u->n - u->at;
@@ -73,7 +76,8 @@ static int set_damage_error(const struct unpacked *u, const char *why, struct er
 		why ? why : "unknown");
 }
 
-/* Decompresses up to n bytes of consecutive gzip members, which zeros may pad. */
+/* Decompresses up to n bytes of consecutive gzip members, skipping zero bytes between them.
+ * Returns their number; 0: end; -1 with *e set. */
 static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	z_stream *z = &u->gzip;
@@ -103,6 +107,7 @@ static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 	return n - (int64_t)z->avail_out;
 }
 
+/* Decompresses up to n bytes of zstd frames. Returns their number; 0: end; -1 with *e set. */
 static int64_t read_zstd(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ZSTD_outBuffer out = {to, (size_t)n, 0};
@@ -199,6 +204,7 @@ void unpacked_close(struct unpacked *u)
 	free(u);
 }
 
+/* Writes the whole decompressed file to a descriptor. Fails after max_bytes. */
 static int copy_unpacked(struct unpacked *u, int to_fd, int64_t max_bytes, struct err *e)
 {
 	scoped_ptr char *buffer = xmalloc(CHUNK);

@@ -33,6 +33,7 @@ struct ckpt_pair {
 	int64_t capacity;
 };
 
+/* Grows both buffers to n floats. */
 static void reserve_rows(struct ckpt_pair *m, int64_t n)
 {
 	if (n <= m->capacity)
@@ -63,7 +64,8 @@ static int read_both(struct ckpt_side *sides, int64_t row, int64_t n, struct err
 	return failed ? -1 : 0;
 }
 
-/* Compares tensor i of the first file and j of the second. */
+/* Compares tensor i of the first file with tensor j of the second, block by block, and adds the
+ * result to *d. */
 static int compare_tensor(
 	struct ckpt_pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {
@@ -82,6 +84,7 @@ static int compare_tensor(
 	return 0;
 }
 
+/* Appends an element for a tensor of group "model" to *out. Returns it. */
 static struct ckpt_delta *add_delta(struct ckpt_delta **out, int64_t *n, const char *name)
 {
 	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));

@@ -37,6 +37,7 @@ static int count_blocks(const struct ckpt *c)
 	return c->n_tensors * (int)c->groups.n;
 }
 
+/* Returns true if an HDF5 group has a dataset with the name of one of the tensors. */
 static bool has_any_tensor(struct h5 *h, const char *group, const struct strs *tensors)
 {
 	bool has = false;
@@ -103,6 +104,8 @@ static int open_tensor(
 	return 0;
 }
 
+/* Lists the tensors and groups of a checkpoint, and opens the dataset of each tensor in each
+ * group. */
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	scoped_strs names = {0};
@@ -119,6 +122,7 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	return rc;
 }
 
+/* Fails if a counter is negative or too large, or the worker does not exist. */
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
@@ -225,6 +229,7 @@ static const char *describe_foreign_file(const char *first, size_t n)
 	return first[8] == '{' && header < 1 << 28 ? "a file of safetensors" : NULL;
 }
 
+/* Returns what kind of foreign checkpoint a directory is, judged by its files; NULL: unknown. */
 static const char *describe_foreign_directory(const char *name)
 {
 	static const struct {
@@ -425,6 +430,7 @@ int ckpt_find(const struct ckpt *c, const char *name)
 	return -1;
 }
 
+/* Reads and verifies one block; also answers messages of other ranks (thread 0 only). */
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {

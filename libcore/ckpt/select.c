@@ -31,6 +31,8 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 	return rc;
 }
 
+/* Reads rows from the source view, by the tensor's index there. Rounds rows of the model to
+ * s->round_to. */
 static int read_selected(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -82,6 +84,7 @@ struct rename {
 	bool at_begin, at_end;
 };
 
+/* Parses OLD=NEW, with ^ and $ as anchors of OLD. *r points into `rule`. */
 static int parse_rename(struct rename *r, const char *rule, struct err *e)
 {
 	const char *equals = strchr(rule, '=');
@@ -99,7 +102,8 @@ static int parse_rename(struct rename *r, const char *rule, struct err *e)
 	return 0;
 }
 
-/* Returns the first match of the rule in a name, or NULL. */
+/* Returns where r->old first occurs in a name, if the anchors ^ and $ of the rule allow it; NULL:
+ * no match. */
 static const char *find_match(const struct rename *r, const char *name)
 {
 	size_t len = strlen(name);
@@ -114,6 +118,8 @@ static const char *find_match(const struct rename *r, const char *name)
 	return memmem(name, len, r->old, r->n);
 }
 
+/* Replaces the first match of the rule in the tensor's name. Fails if the result is not a valid
+ * name. */
 static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct err *e)
 {
 	scoped_str out = {0};
@@ -144,6 +150,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+/* Fails if two tensors have the same name. */
 static int check_unique(const struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct ckpt_tensor **list =
@@ -159,6 +166,7 @@ static int check_unique(const struct ckpt_view *v, struct err *e)
 	return rc;
 }
 
+/* Applies all rules in order to the names of all tensors. Fails if a rule matches no name. */
 static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err *e)
 {
 	for (int64_t i = 0; rules && i < rules->n; i++) {

@@ -2,6 +2,7 @@
 #include "base/trace.h"
 #include "comm/nccl_internal.h"
 
+/* Returns NCCL's number of a type. */
 static int nccl_type_of(enum comm_type t)
 {
 	static const int types[N_COMM_TYPES] = {
@@ -31,6 +32,7 @@ bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e)
 	return false;
 }
 
+/* Returns NCCL's number of a reduction. */
 static int nccl_op_of(enum comm_op op)
 {
 	static const int ops[N_COMM_OPS] = {
@@ -122,6 +124,8 @@ static int call_scatter(struct call *x, const struct comm *c, int root)
 	return x->rc;
 }
 
+/* Enqueues a gather as sends to the root, which copies its own block. Returns an NCCL error code.
+ */
 static int call_gather(struct call *x, const struct comm *c, int root)
 {
 	const char *own = x->send ? x->send : x->recv + c->rank * x->block;
@@ -150,6 +154,7 @@ static int reduce_scatter(struct call *x, const struct comm *c, const struct col
 		nccl_type_of(a->type), nccl_op_of(a->op), x->g->c, x->stream);
 }
 
+/* Enqueues a collective on x->stream. Returns an NCCL error code. */
 static int call_collective(
 	struct call *x, const struct comm *c, enum coll what, const struct coll_args *a)
 {
@@ -183,6 +188,7 @@ static int call_collective(
 	}
 }
 
+/* Enqueues a message or a collective on the group's stream. Ends the program if NCCL fails. */
 static void call_request(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;

@@ -129,6 +129,8 @@ static void restart_questions(void)
 	watch.first_question = watch.question + 1;
 }
 
+/* Reads all messages that arrived: answers questions and stores answers. Progress restarts the
+ * questions. */
 static void read_messages(void)
 {
 	struct watch_msg m;
