@@ -134,6 +134,7 @@ static void mark_tokens(struct chat_template *c, struct marked *m, bool guards_t
 	}
 }
 
+/* Appends a JSON string to *to, and marks the special tokens in it. */
 static int read_text(struct chat_template *c, const json_t *j, const char *name,
 	bool guards_tokens, struct marked *to, struct err *e)
 {
@@ -166,6 +167,7 @@ static int read_role(
 	return 0;
 }
 
+/* Reads all roles of a template. Fails if there is none. */
 static int read_roles(struct chat_template *c, const json_t *roles, struct err *e)
 {
 	const char *name;
@@ -178,6 +180,7 @@ static int read_roles(struct chat_template *c, const json_t *roles, struct err *
 	return 0;
 }
 
+/* Sets the style of tool calls by name, and copies its texts. */
 static int read_tool_style(struct chat_template *c, const json_t *name, struct err *e)
 {
 	const char *text = json_is_string(name) ? json_string_value(name) : "";
@@ -195,6 +198,7 @@ static int read_tool_style(struct chat_template *c, const json_t *name, struct e
 	return 0;
 }
 
+/* Sets one field of the template from a key of its JSON object. Fails if the key is unknown. */
 static int read_key(
 	struct chat_template *c, const char *name, const json_t *value, struct err *e)
 {
@@ -232,6 +236,7 @@ const struct chat_role *chat_role_named(
 	return NULL;
 }
 
+/* Parses the JSON text of a template, c->source, into *c. */
 static int parse_template(struct chat_template *c, struct err *e)
 {
 	json_error_t why;

@@ -156,6 +156,7 @@ static int compare_files(const void *a, const void *b)
 	return (x->arg_index > y->arg_index) - (x->arg_index < y->arg_index);
 }
 
+/* Groups the files of the same corpus, and sorts the files by group. */
 static void sort_files(struct corpus *c)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -224,6 +225,8 @@ static bool share_open_file(const struct corpus *c, struct file *f, const char *
 	return false;
 }
 
+/* Opens file f of the corpus: a stream or a shard; shares the open file if another argument named
+ * it. */
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	bool is_stream = corpus_is_stream(path);
@@ -308,6 +311,7 @@ int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 	return corpus_open(out, &one, CORPUS_SOME, e);
 }
 
+/* Releases a file and closes its descriptor. */
 static void close_file(struct file *f)
 {
 	for (int s = 0; s < N_SPLITS; s++) {
@@ -494,6 +498,7 @@ static int check_at_first_use(const struct corpus *c, const struct file *f,
 	return rc;
 }
 
+/* Reads n tokens from position `at` on. Verifies the checksums of their blocks at first use. */
 static int read_segment(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t at, int64_t n, int32_t *out, struct err *e)
 {

@@ -62,6 +62,7 @@ static int check_tokens(
 		(long long)in_corpus);
 }
 
+/* Fails if the counts in a shard's header contradict each other. */
 static int check_counts(const struct shard_info *s, const char *name, struct err *e)
 {
 	if (s->count < 1 || s->index < 0 || s->index >= s->count)

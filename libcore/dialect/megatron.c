@@ -40,6 +40,8 @@ static const struct torch_item *find_item(
 static const struct fused_names fused = {
 	"decoder.layers.", true, rows, others, find_item};
 
+/* Returns 1 if the file has AdamW's moments by parameter name, 0 if not; -1 with *e set if they
+ * are unnamed. */
 static int has_moments(const struct torch_names *x, struct err *e)
 {
 	for (int64_t i = 0; i < x->n; i++) {

@@ -13,6 +13,8 @@ static bool is_one_of(const char *const *list, const char *part, size_t n)
 	return *list;
 }
 
+/* Returns true if a part of a name was added by a wrapper of modules, such as FSDP or
+ * torch.compile. */
 static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
@@ -37,6 +39,7 @@ char *torch_names_unwrap(const char *name)
 	return out.s;
 }
 
+/* Lists the items' names without wrappers, sorted. Fails if two tensors get the same name. */
 static int list_names(struct torch_names *x, struct err *e)
 {
 	const struct torch_file *f = x->file;
@@ -246,6 +249,8 @@ static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_stat
 	"app.optimizer.", "app.optim.",
 	"optimizer.optimizer_state_dict."}; /* DeepSpeed without ZeRO, 16-bit models */
 
+/* Returns the optimizer state `what` of a parameter, which is stored under the parameter's number;
+ * or NULL. */
 static const struct torch_item *find_numbered_state(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
 {

@@ -271,6 +271,7 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 	comm_start(&s->requests);
 }
 
+/* Decodes the pieces of the other workers, copies the own piece into place, and frees the slot. */
 static void end_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;

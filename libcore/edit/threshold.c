@@ -25,6 +25,8 @@ static bool stays_dense(const struct threshold_search *s, const struct part *p)
 	return p->t->ndim == 1 || !edit_includes(s->x, s->sel, p);
 }
 
+/* Adds the elements of a part that begin with the threshold's known digits to the counts of the
+ * next digit. */
 static void count_digits(void *arg, const struct part *p)
 {
 	const struct threshold_search *s = arg;
@@ -35,6 +37,7 @@ static void count_digits(void *arg, const struct part *p)
 			edit_pseudo_grad(s->x, p), s->digits[t], s->shift);
 }
 
+/* Sets elements of a part's pseudo-gradient to 0 that are below the threshold of the tensor. */
 static void zero_small_elements(void *arg, const struct part *p)
 {
 	const struct threshold_search *s = arg;

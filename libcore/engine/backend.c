@@ -38,6 +38,7 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Fails if other options cannot be used with --cuda-graph. */
 static int check_graph(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {

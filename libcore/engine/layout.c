@@ -15,6 +15,7 @@ int layout_degrees(
 	return mesh_resolve(wanted, ranks, degree, e);
 }
 
+/* Sets the default of --zero. Fails if it would shard over an axis of one rank. */
 static int resolve_zero(struct train_opts *o, struct err *e)
 {
 	const int *degree = o->resolved.degree;
@@ -252,6 +253,7 @@ int layout_data_rank(const int degree[N_AXES], int rank)
 	return microbatches_rank(degree, coord);
 }
 
+/* Fails if a step has fewer micro-batches than data-parallel ranks. */
 static int check_micro_batches(const struct train_opts *o, struct err *e)
 {
 	int64_t n = layout_micro_batches(o);

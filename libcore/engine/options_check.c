@@ -57,6 +57,7 @@ static void drop_local_sgd(struct train_opts *o)
 	opts_reset(&train_program, o, "ckpt-syncs");
 }
 
+/* Fails unless --peak-flops is unset, "measure" or a positive number. */
 static int check_peak(const struct train_opts *o, struct err *e)
 {
 	double peak;

@@ -217,6 +217,7 @@ static int set_loss_scale(
 	return 0;
 }
 
+/* Sets the trainer's counters and losses from a checkpoint. */
 static void set_progress(struct trainer *t, const struct ckpt_info *info)
 {
 	t->step = info->step;

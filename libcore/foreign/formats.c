@@ -132,6 +132,7 @@ static int check_tokens(
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 
+/* Reads the tokenizer of an HDF5 file after it checks the file's seal. */
 static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
 {
 	struct h5 *h;
@@ -246,6 +247,7 @@ static void close_pt(struct ckpt_view *v)
 	ckpt_close(v->with);
 }
 
+/* Opens a checkpoint of pt as a view, which closes it. Fails if its state is invalid. */
 static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {

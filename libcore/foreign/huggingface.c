@@ -47,6 +47,7 @@ struct hf {
 	int cached; /* -1: none */
 };
 
+/* Closes the files and frees the state of the view. */
 static void close_hf(struct ckpt_view *v)
 {
 	struct hf *h = v->with;
@@ -61,6 +62,7 @@ static void close_hf(struct ckpt_view *v)
 	free(h);
 }
 
+/* Reads a whole foreign tensor into h->whole, unless it is there already. */
 static int cache_tensor(struct hf *h, int index, struct err *e)
 {
 	const struct foreign *f = &h->list[index];
@@ -104,6 +106,7 @@ static int read_rotated(
 	return rc;
 }
 
+/* Reads rows of one of our tensors from the foreign tensor: transposed, rotated or as they are. */
 static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -122,6 +125,7 @@ static int read_hf(
 	return n ? torch_read(&h->files, h->items[index], first, n, out, e) : 0;
 }
 
+/* Appends the name, in the file, of one of our tensors, and its range of rows. */
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct hf *h = v->with;
@@ -147,6 +151,7 @@ static bool may_be_missing(const struct hf *h, const char *name)
 	       !(attention ? h->config.attention_bias : h->config.mlp_bias);
 }
 
+/* Fails if an item differs in shape from the tensor that config.json implies. */
 static int check_shape(const struct hf *h, const struct foreign *f,
 	const struct torch_item *t, struct err *e)
 {
@@ -170,6 +175,7 @@ static int check_type(const struct hf *h, const struct torch_item *t, struct err
 		t->name, type);
 }
 
+/* Sets the item of each foreign tensor. Fails if one is missing or has the wrong shape or type. */
 static int find_items(struct hf *h, struct err *e)
 {
 	h->items = xcalloc((size_t)h->n, sizeof(*h->items));
@@ -301,6 +307,7 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 	return 0;
 }
 
+/* Opens a Hugging Face model as a view. `probed`: the path of its tensors after `path`. */
 static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {

@@ -22,6 +22,7 @@ int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype)
 	return count_elements(t) * dtype_bytes(dtype);
 }
 
+/* Returns the header entry of a tensor at *offset, a new reference. Advances *offset past it. */
 static json_t *make_header_entry(
 	const struct st_source *t, enum dtype dtype, int64_t *offset)
 {
@@ -57,6 +58,7 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 	*digits = (char *)memmem(out->s, out->len, zeros, ST_DIGITS) - out->s;
 }
 
+/* Writes the header and all tensors, then the file's hash into the header. */
 static int write_file(struct number_file *f, const struct st_write *w, struct err *e)
 {
 	scoped_str header = {0};

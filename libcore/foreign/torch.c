@@ -28,6 +28,7 @@ struct torch_view {
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
+/* Closes the file and frees the state of the view. */
 static void close_torch(struct ckpt_view *v)
 {
 	struct torch_view *x = v->with;
@@ -102,6 +103,8 @@ static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t
 	return 0;
 }
 
+/* Reads rows of one of our tensors from their source in the file; zeros if the file lacks the
+ * tensor. */
 static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -131,6 +134,8 @@ void append_item_range(const struct torch_item *t, int64_t first, int64_t n, boo
 			(long long)(first + n));
 }
 
+/* Appends the name, in the file, of one of our tensors, and its range of rows if it is one range.
+ */
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
@@ -210,6 +215,8 @@ static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	return 0;
 }
 
+/* Compares each copy in the file with its original, and the output layer with a tied embedding;
+ * reports each. */
 static int compare_copies(
 	const struct ckpt_view *v, ckpt_report_copy *report, void *arg, struct err *e)
 {
@@ -542,6 +549,7 @@ static const void *probe_torch(const char *path)
 	return find_container(path);
 }
 
+/* Opens a PyTorch checkpoint as a view. `probed`: its container. */
 static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {
@@ -567,6 +575,7 @@ static bool is_torch_name(const char *path)
 	return false;
 }
 
+/* Fails: PyTorch checkpoints cannot be written. */
 static int save_torch(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {

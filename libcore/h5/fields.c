@@ -65,6 +65,7 @@ static int write_attribute(struct h5 *f, hid_t object, const char *path,
 	return rc ? -1 : 0;
 }
 
+/* Reads a string attribute of fixed length into *out, for free(). Returns -1 if it is not one. */
 static int read_text(hid_t id, hid_t type, char **out)
 {
 	size_t n = H5Tget_size(type);

@@ -113,6 +113,7 @@ int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...)
 		why ? strerror(why) : "", why ? ": " : "", what);
 }
 
+/* Returns a handle on the open HDF5 file `id`. `name` is for messages. */
 static struct h5 *new_handle(hid_t id, const char *path, const char *name)
 {
 	struct h5 *f = xcalloc(1, sizeof(*f));
@@ -202,6 +203,7 @@ static int open_existing(
 	return 0;
 }
 
+/* Creates an HDF5 file, or empties it if it exists. */
 static int create_file(struct h5 **f, const char *path, const char *name, struct err *e)
 {
 	hid_t fapl = make_access_list();

@@ -194,6 +194,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	return rc;
 }
 
+/* Visits all objects of a group, and of groups in it, in the order of their names. */
 static int walk_group(struct walk *w, const char *path, int depth)
 {
 	scoped_strs names = {0};

@@ -40,6 +40,7 @@ int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *
 	return rc;
 }
 
+/* Fails with "what (n) is not divisible by by_what (by)" unless it is. */
 static int check_divisible(
 	int64_t n, int64_t by, const char *what, const char *by_what, struct err *e)
 {
@@ -72,6 +73,7 @@ static int check_kv_heads(const struct model *m, struct err *e)
 		(long long)m->c.kv_heads, m->tp);
 }
 
+/* Fails if sizes of the model do not fit each other or the parallel layout. */
 static int check_shapes(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -443,6 +445,7 @@ double model_block_work(const struct model *m)
 	return work;
 }
 
+/* Appends a row: name, shape, number of elements and "no decay". */
 static void print_tensor(
 	const struct tensor *t, const char *name, const char *indent, struct str *out)
 {

@@ -45,6 +45,8 @@ void embed_forward(struct pass *p, struct mat x)
 	}
 }
 
+/* Computes the leaves of the token table's slices from the gathered gradient d, and starts to
+ * reduce them. */
 static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 {
 	const struct tensor *table = p->m->tokens;
@@ -57,6 +59,7 @@ static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 	}
 }
 
+/* Computes the leaves of the position table from this rank's rows of dx, unless it is frozen. */
 static void positions_backward(struct pass *p, struct loc loc, struct mat dx)
 {
 	const struct tensor *positions = p->m->positions;

@@ -134,6 +134,7 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* Passes a result to p->observer, unless r.x is empty or there is no micro-batch. */
 void observe_result(struct pass *p, struct result r);
+/* Passes a result of the forward to the observer, if there is one. */
 static inline void observe(struct pass *p, const char *name, enum extent extent,
 	struct loc loc, struct mat x)
 {
@@ -143,6 +144,7 @@ static inline void observe(struct pass *p, const char *name, enum extent extent,
 				   .name = name, .extent = extent, .at = loc, .x = x});
 }
 
+/* Passes a gradient to the observer, if there is one. */
 static inline void observe_gradient(struct pass *p, const char *name, enum extent extent,
 	struct loc loc, struct mat dx)
 {

@@ -97,6 +97,8 @@ void opt_print_version(const struct program *p)
 	fputs(libs.s, stdout);
 }
 
+/* Appends "name = value" as in a preset; one line per element of a list. An unset text has no
+ * line. */
 static void print_option(const struct opt *t, const void *v, struct str *out)
 {
 	char num[NUM_TEXT];

@@ -15,6 +15,7 @@ static const char *bound_text(char buf[static NUM_TEXT], double v)
 	return buf;
 }
 
+/* Fails if a value is outside of the option's bounds. */
 static int check_range(const struct opt *t, double v, const char *text, struct err *e)
 {
 	bool bounded = t->min != 0 || t->max != 0;
@@ -28,6 +29,7 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 		bound_text(lo, t->min), bound_text(hi, t->max));
 }
 
+/* Sets *v from yes, true, on or 1; no, false, off or 0. */
 static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
 {
 	static const char *const yes[] = {"yes", "true", "on", "1"};

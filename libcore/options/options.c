@@ -152,6 +152,8 @@ static int advise_on_value(
 	return -1;
 }
 
+/* Sets option i from text, and notes where it was set. The first value of a source replaces a
+ * list. */
 static int set_value(struct parse *s, int i, const char *text, struct err *e)
 {
 	const struct opt *t = s->all[i];
@@ -174,6 +176,7 @@ static void source_begin(struct parse *s, bool by_user)
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
 
+/* Sets an option from a line of a file. A saved configuration may only have options of a run. */
 static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
 {
 	struct parse *s = to;
@@ -209,6 +212,7 @@ static int apply_saved(struct parse *s, const struct str *text, struct err *e)
 	return rc;
 }
 
+/* Sets all options to their defaults. Ends the program if a default is invalid. */
 static void apply_defaults(struct parse *s)
 {
 	struct err e;
@@ -220,6 +224,7 @@ static void apply_defaults(struct parse *s)
 	}
 }
 
+/* Writes the environment variable of an option, such as PT_BATCH_SIZE, to `name`. Returns it. */
 static const char *env_name(const char *option, char name[static 80])
 {
 	size_t n = (size_t)snprintf(name, 80, "PT_");
@@ -343,6 +348,8 @@ static void cli_add(
 	c->longs[c->n++] = (struct option){no.s, no_argument, NULL, 256 + s->n + i};
 }
 
+/* Builds the tables of long options (with former names and --no-X) and letters for getopt_long().
+ */
 static void cli_init(const struct parse *s, struct cli *c)
 {
 	struct str letters = {0};
@@ -364,6 +371,7 @@ static void cli_init(const struct parse *s, struct cli *c)
 	c->letters = letters.s;
 }
 
+/* Frees the tables of getopt_long(), and the --no-X names in them. */
 static void cli_release(struct cli *c)
 {
 	for (struct option *l = c->longs; l->name; l++)
@@ -562,6 +570,7 @@ end:
 	return n;
 }
 
+/* Lists the options of all groups of the program in s->all. */
 static void list_options(struct parse *s)
 {
 	for (const struct opt *t = NULL; (t = opt_next(s->p, t));) {
@@ -572,6 +581,7 @@ static void list_options(struct parse *s)
 	}
 }
 
+/* Returns the state of parsing, and clears the options *o to zeros. */
 static struct parse parse_begin(const struct program *p, void *o)
 {
 	struct parse s = {.p = p, .o = o};

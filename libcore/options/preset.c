@@ -75,6 +75,7 @@ static const char *find_similar_size(const char *name, const struct strs *names)
 	return best;
 }
 
+/* Sets the error that a preset does not exist, with a similar name as a hint. Returns -1. */
 static int set_missing_preset_error(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];

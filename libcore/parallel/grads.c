@@ -112,6 +112,7 @@ static void allocate_shard(const struct store *s, struct bucket *b, struct arena
 		b->sums.other = arena_int64(a, b->sums.piece);
 }
 
+/* Allocates the memory that buckets lease in turn for gradients and sums. No unit holds it yet. */
 static void allocate_leases(struct store *s, struct arena *a)
 {
 	for (int i = 0; i < N_PLACES; i++) {
@@ -201,6 +202,7 @@ static void size_queue(const struct sum_group *g, const enum sum_form *form)
 			g->queue->n, round_up(sum_buffer_floats(&g->plan, form), 16));
 }
 
+/* Sizes the receive buffers of all groups that sum gradients, except through shared memory. */
 static void size_queues(struct store *s)
 {
 	struct store_impl *o = s->impl;

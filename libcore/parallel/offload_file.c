@@ -86,6 +86,7 @@ static int execute_request(struct file *x, const struct request *r)
 	return rc;
 }
 
+/* Runs in a thread: executes requests in order until the file is closed. Keeps the first error. */
 static void *run_requests(void *arg)
 {
 	struct file *x = arg;
@@ -174,6 +175,7 @@ static void wait_and_poll(struct file *x)
 	pthread_mutex_lock(&x->lock);
 }
 
+/* Enqueues a request for the thread. Polls while the queue is full. Returns a ticket. */
 static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos, uint64_t after)
 {
@@ -189,6 +191,7 @@ static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *
 	return ticket;
 }
 
+/* Blocks until a request is complete, polling. Ends the program if a read or write has failed. */
 static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 {
 	struct file *x = (struct file *)backend;
@@ -209,6 +212,7 @@ static void copy_file(struct offload_backend *backend, bool write, void *memory,
 
 /* ---- opening --------------------------------------------------------------------- */
 
+/* Closes the descriptor and frees the state. The thread must have ended. */
 static void free_file(struct file *x)
 {
 	pthread_cond_destroy(&x->queued_more);
@@ -219,6 +223,7 @@ static void free_file(struct file *x)
 	free(x);
 }
 
+/* Executes the requests that are left, ends the thread and frees the state. */
 static void close_file(struct offload_backend *backend)
 {
 	struct file *x = (struct file *)backend;

@@ -8,6 +8,7 @@ struct host {
 	char *memory;
 };
 
+/* Enqueues a copy between the device and pinned host memory. Returns a ticket. */
 static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos, uint64_t after)
 {

@@ -77,6 +77,8 @@ static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum
 	}
 }
 
+/* Executes a row of the reduction plan for a bucket: rounds its sum in place, or starts to sum it
+ * over ranks. */
 static void run_round(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *from = bucket_place(b, r->from);

@@ -3,6 +3,8 @@
  * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches. */
 #include "parallel/schedule_internal.h"
 
+/* Adds the actions of a rank for 1F1B (PipeDream-Flush): warm-up forwards, then one forward, one
+ * backward. */
 void schedule_make_1f1b(struct schedule *s, int rank)
 {
 	int64_t ahead = min64(s->ranks - rank - 1, s->n_micro);

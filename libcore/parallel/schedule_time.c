@@ -5,6 +5,7 @@
 
 /* ---- times ----------------------------------------------------------------------- */
 
+/* Returns the cost of an action on its stage. */
 static double action_cost(const struct schedule_costs *c, const struct action *a)
 {
 	switch (a->kind) {
@@ -79,6 +80,8 @@ void timeline_release(struct timeline *t)
 
 /* ---- the chart ------------------------------------------------------------------- */
 
+/* Returns the letter of a micro-batch in a diagram: upper case forward, lower case backward, +
+ * weights only. */
 static char action_letter(const struct action *a)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";

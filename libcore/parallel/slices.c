@@ -52,6 +52,8 @@ static int distance(const struct comm *c, int from, int to)
 	return (to - from + c->size) % c->size;
 }
 
+/* Returns message sets for each rank of c, which are polled in the background until
+ * messages_end(). */
 static struct slice_messages *messages_begin(struct comm *c)
 {
 	struct slice_messages *m = xcalloc(1, sizeof(*m));
@@ -83,6 +85,7 @@ static void recv_rows(struct slice_messages *m, struct mat x, int peer)
 	comm_post(set);
 }
 
+/* Waits for all messages, ends the polling and frees the sets. */
 static void messages_end(struct slice_messages *m)
 {
 	for (int i = 0; i < m->c->size; i++) {

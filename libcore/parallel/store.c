@@ -325,6 +325,8 @@ static void launch_batch(struct square_batch *q)
 	q->n = 0;
 }
 
+/* Adds a part's gradient to the batch. Launches the kernel if the batch is full or the part is
+ * offloaded. */
 static void add_to_batch(void *arg, const struct part *x)
 {
 	struct square_batch *q = arg;
@@ -353,6 +355,8 @@ struct hashing {
 	bool by_bucket; /* one sum per bucket, else one sum */
 };
 
+/* Adds the hash of a part's parameters to the sum of its bucket, or to the only sum, on the
+ * device. */
 static void hash_part(void *arg, const struct part *x)
 {
 	const struct hashing *h = arg;

@@ -95,6 +95,7 @@ static void list_values(struct cluster *c, struct value v[static N_KEYS])
 	memcpy(v, all, sizeof(all));
 }
 
+/* Sets a number of the cluster from text, in the value's unit. Fails if it is out of range. */
 static int set_number(const char *text, const struct value *v, struct err *e)
 {
 	int64_t n;
@@ -111,6 +112,8 @@ static int set_number(const char *text, const struct value *v, struct err *e)
 	return 0;
 }
 
+/* Sets a value of the cluster: bytes, a number, or NUMBER:MICROSECONDS. Cuts the text at the
+ * colon. */
 static int set_value(char *text, const struct value *v, struct err *e)
 {
 	char *colon = v->latency ? strchr(text, ':') : NULL;
@@ -133,6 +136,7 @@ static int set_value(char *text, const struct value *v, struct err *e)
 
 /* ---- the text -------------------------------------------------------------------- */
 
+/* Sets one value of the cluster from KEY=VALUE, which it cuts at the equals sign. */
 static int set_item(struct cluster *c, char *item, struct err *e)
 {
 	struct value v[N_KEYS];

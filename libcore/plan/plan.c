@@ -56,6 +56,7 @@ static struct plan_group *find_or_add_group(struct plan *p, const char *name)
 	return g;
 }
 
+/* Sets the bytes sent, in total and per group of ranks. */
 static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
@@ -113,6 +114,7 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	comm_free(sync);
 }
 
+/* Sets the bytes of gradients, and how many of them share memory with activations. */
 static void count_gradients(const struct trainer *t, struct plan *p)
 {
 	p->gradients_bytes = store_gradients_bytes(t->store);
@@ -312,6 +314,7 @@ static void print_totals(
 	}
 }
 
+/* Returns what pinned host memory holds with the offloading of these options. */
 static const char *pinned_help(const struct train_opts *o)
 {
 	if (o->offload_to)
@@ -326,6 +329,7 @@ static const char *pinned_help(const struct train_opts *o)
 	return help[o->offload];
 }
 
+/* Returns what the file of --offload-to holds with the offloading of these options. */
 static const char *file_help(const struct train_opts *o)
 {
 	static const char *const help[] = {
@@ -444,6 +448,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			"until a checkpoint is written\n");
 }
 
+/* Appends the table of work: floating-point operations, tokens and micro-batches per step. */
 static void print_work(const struct train_opts *o, const struct model *m,
 	const struct plan *p, struct str *out)
 {
@@ -479,6 +484,8 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			(long long)(m->padded_vocab / m->tp));
 }
 
+/* Appends the table of offloading: where state goes, and the bytes read and written. Nothing
+ * without it. */
 static void print_offload(
 	const struct train_opts *o, const struct plan *p, struct str *out)
 {
@@ -498,6 +505,7 @@ static void print_offload(
 	print_bytes(out, "written/sync", (int64_t)p->edit_written, "besides steps");
 }
 
+/* Appends the table of communication: the bytes that this rank sends, in total and per group. */
 static void print_sent(const struct plan *p, int ranks, struct str *out)
 {
 	str_puts(out, "# communication\n");

@@ -42,6 +42,8 @@ struct actions {
 
 /* ---- one rank -------------------------------------------------------------------- */
 
+/* Adds the simulated time since the last action ended to the sums for this action's kind and
+ * stage. */
 static void add_action_time(void *context, const struct action *a)
 {
 	struct actions *x = context;
@@ -70,6 +72,8 @@ static double rank_peak(
 	return peak;
 }
 
+/* Returns the speed of one rank: the share of a device that it gets, at the cluster's efficiency.
+ */
 static struct device_speed rank_speed(const struct train_opts *o, const struct cluster *c)
 {
 	double share = cluster_compute_fraction(c, host_ranks(o, c));
@@ -96,6 +100,7 @@ static void begin_trace(const struct subject *s)
 	trace_start();
 }
 
+/* Appends the events of a rank's timeline to s->trace, if any, and stops tracing. */
 static void end_trace(const struct subject *s, int rank)
 {
 	char name[48];
@@ -331,6 +336,7 @@ static void print_communication(const struct prediction p[2], struct str *out)
 			p[1].exposed);
 }
 
+/* Appends a row with two values in the same format, and a help text. */
 static void print_pair(struct str *out, const char *name, const char *format,
 	const double value[2], const char *help)
 {
@@ -341,6 +347,7 @@ static void print_pair(struct str *out, const char *name, const char *format,
 		*help ? "  " : "", help);
 }
 
+/* Appends tokens/s and MFU for both predictions. */
 static void print_throughput(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
@@ -402,6 +409,7 @@ static void print_limits(
 
 /* ---- the timeline ---------------------------------------------------------------- */
 
+/* Writes the events as a JSON file of Chrome's trace format. Removes the last comma. */
 static int write_trace(const char *path, const struct str *events, struct err *e)
 {
 	scoped_str text = {0};

@@ -171,6 +171,7 @@ static int append_info(struct journal *j, const struct run_info *info, struct er
 	return add_lines(j, "meta", text.s, e);
 }
 
+/* Appends "# event TIME step=N TEXT" as one line: newlines in the text become spaces. */
 static int append_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
 	scoped_str line = {0};

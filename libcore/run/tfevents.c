@@ -13,6 +13,7 @@ struct span {
 
 static uint32_t crc_table[256];
 
+/* Fills the table of CRC-32C (Castagnoli). */
 static void make_crc_table(void)
 {
 	for (uint32_t i = 0; i < 256; i++) {
@@ -77,6 +78,8 @@ struct field {
 	struct span bytes; /* the value, if it is not a varint */
 };
 
+/* Reads a protobuf varint from the span, and advances it. Returns -1 if the varint is incomplete.
+ */
 static int read_varint(struct span *s, uint64_t *v)
 {
 	*v = 0;
@@ -193,6 +196,7 @@ static int read_summary_value(
 	return rc;
 }
 
+/* Passes each value of a Summary message to the sink. Returns -1 if the message is damaged. */
 static int read_summary(
 	const struct tfevents_sink *t, int64_t step, double wall, struct span summary)
 {
@@ -340,6 +344,7 @@ void tfevents_put_record(struct str *out, const struct str *data)
 	append_u32(out, masked_crc(out->s + at + HEAD, data->len));
 }
 
+/* Returns an Event message with its time and step, which the caller frees. */
 static struct str begin_event(double wall, int64_t step)
 {
 	struct str event = {0};
@@ -393,6 +398,7 @@ static void append_metadata(struct str *value)
 	append_message(value, 9, &metadata);
 }
 
+/* Appends a Value message to a Summary: fp32, or a tensor of double if x->wide. */
 static void append_scalar(struct str *summary, const struct tfevents_scalar *x)
 {
 	struct str value = {0};

@@ -22,6 +22,7 @@ uint32_t bpe_find_token(const struct bpe *b, const char *bytes, int64_t n)
 	}
 }
 
+/* Adds a token to the hash table from bytes to id. */
 static void insert_token(struct bpe *b, uint32_t id)
 {
 	int64_t len;
@@ -88,6 +89,8 @@ static int insert_pair(
 	return 0;
 }
 
+/* Builds the table of merges: pair of tokens to rank and result. Fails if a merge is invalid or
+ * occurs twice. */
 static int index_merges(struct bpe *b, struct err *e)
 {
 	const struct bpe_rules *r = b->rules;
@@ -285,6 +288,7 @@ static int check_token_normalized(
 	return rc;
 }
 
+/* Fails if the rules of an untrusted tokenizer file contradict each other or the vocabulary. */
 static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct err *e)
 {
 	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)

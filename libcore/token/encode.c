@@ -41,6 +41,8 @@ static uint32_t *next_output(const struct output *o)
 	return o->ids ? o->ids + o->n : NULL;
 }
 
+/* Opens a splitter for each line of `lines`, appended to s->patterns, which keep them after an
+ * error. */
 static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 {
 	scoped_str line = {0};
@@ -155,6 +157,7 @@ static int encode_words(struct encoder *s, int depth, const char *text, int64_t 
 	return 0;
 }
 
+/* Fails if the text has a byte for which the vocabulary has no token. */
 static int check_byte_tokens(
 	const struct bpe *b, const char *text, int64_t n, struct err *e)
 {

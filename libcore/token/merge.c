@@ -45,6 +45,7 @@ struct token_list {
 	size_t n_heap, cap_heap;
 };
 
+/* Moves element i down to its place in the min-heap. */
 static void heap_sift_down(struct token_list *l, size_t i)
 {
 	uint64_t x = l->heap[i];
@@ -58,6 +59,7 @@ static void heap_sift_down(struct token_list *l, size_t i)
 	l->heap[i] = x;
 }
 
+/* Inserts x into the min-heap, which grows if it is full. */
 static void heap_push(struct token_list *l, uint64_t x)
 {
 	if (l->n_heap == l->cap_heap) {
@@ -87,6 +89,8 @@ static void push_pair(const struct bpe *b, struct token_list *l, uint32_t at)
 		heap_push(l, (uint64_t)rank << 32 | at);
 }
 
+/* Fills the list with the tokens of the word's bytes, and the heap with the merges of adjacent
+ * ones. */
 static void list_fill(const struct bpe *b, struct token_list *l, const uint8_t *word)
 {
 	size_t n = (size_t)l->n;

@@ -26,6 +26,7 @@ static bool form_composes(enum normal_form form)
 	return form == NORMAL_NFC || form == NORMAL_NFKC;
 }
 
+/* Writes the canonical or compatibility decomposition of a character. Returns its length. */
 static int64_t decompose(bool is_compatible, uint32_t code, int32_t out[MAX_DECOMPOSED])
 {
 	int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE |
@@ -232,6 +233,8 @@ static void sort_all_marks(int32_t *codes, int64_t n)
 	}
 }
 
+/* Returns true if normalization knows this character (Unicode 9.0), by binary search. */
+ * normalize_runs. */
 static bool is_known(uint32_t code)
 {
 	int low = 0, high = normalize_n_runs;

@@ -50,6 +50,7 @@ static const struct {
 	{'D', "\\P{Nd}", "\\P{Nd}"},
 };
 
+/* Returns true if "NAME}" is a derived property of Unicode, not a script or category. */
 static bool is_derived_property(const char *name)
 {
 	static const char *const all[] = {
@@ -195,6 +196,7 @@ static int rewrite_group_start(struct rewriting *w, struct err *e)
 	return 0;
 }
 
+/* Inserts text at byte `at`. */
 static void insert_text(struct str *out, size_t at, const char *text)
 {
 	scoped_str rest = {0};
@@ -223,6 +225,7 @@ static int rewrite_interval(struct rewriting *w, struct err *e)
 	return 0;
 }
 
+/* Rewrites the next element of an Oniguruma pattern for PCRE2, appends it and advances w->p. */
 static int rewrite_next(struct rewriting *w, struct err *e)
 {
 	char c = *w->p;

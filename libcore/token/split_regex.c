@@ -31,6 +31,7 @@ struct split_regex {
 	char *regex; /* in messages */
 };
 
+/* Compiles a pattern. Returns NULL with *e set if it is invalid. */
 static pcre2_code *compile_pattern(const char *regex, uint32_t options, struct err *e)
 {
 	int code;
@@ -170,6 +171,7 @@ static int run_pattern(struct split_regex *x, const pcre2_code *code,
 	return rc;
 }
 
+/* Sets the error that matching takes too many steps. Returns PCRE2_ERROR_CALLOUT. */
 static int reject_hard_pattern(const struct split_regex *x, struct err *e)
 {
 	err_set(e, EX_DATAERR,

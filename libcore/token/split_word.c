@@ -149,6 +149,7 @@ static int64_t space_end(const struct split_rule *r, struct split_text *t, int64
 	return last > at ? last : i; /* the last character may begin the next word */
 }
 
+/* Returns the end of a word of digits that begins at i: at most r->digits of them, or all. */
 static int64_t digit_word_end(const struct split_rule *r, struct split_text *t, int64_t i)
 {
 	int len;
