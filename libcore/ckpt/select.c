@@ -31,8 +31,7 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 	return rc;
 }
 
-/* Reads rows from the source view, by the tensor's index there. Rounds rows of the model to
- * s->round_to. */
+/* Reads rows from the source view. Rounds rows of the model to s->round_to. */
 static int read_selected(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -89,7 +88,7 @@ static int parse_rename(struct rename *r, const char *rule, struct err *e)
 {
 	const char *equals = strchr(rule, '=');
 	if (!equals || equals == rule)
-		return err_set(e, EX_USAGE, "rename: '%s' is not OLD=NEW", rule);
+		return err_set(e, EX_USAGE, "--rename: '%s' is not OLD=NEW", rule);
 	*r = (struct rename){.old = rule, .new = equals + 1};
 	r->n = (size_t)(equals - rule);
 	r->at_begin = *r->old == '^';
@@ -98,12 +97,12 @@ static int parse_rename(struct rename *r, const char *rule, struct err *e)
 	r->at_end = r->n && r->old[r->n - 1] == '$';
 	r->n -= r->at_end;
 	if (!r->n && !r->at_begin && !r->at_end)
-		return err_set(e, EX_USAGE, "rename: '%s' has no text before '='", rule);
+		return err_set(
+			e, EX_USAGE, "--rename: '%s' has no text before '='", rule);
 	return 0;
 }
 
-/* Returns where r->old first occurs in a name, if the anchors ^ and $ of the rule allow it; NULL:
- * no match. */
+/* Returns where r->old first occurs in a name, subject to the rule's anchors; NULL: nowhere. */
 static const char *find_match(const struct rename *r, const char *name)
 {
 	size_t len = strlen(name);
@@ -118,8 +117,7 @@ static const char *find_match(const struct rename *r, const char *name)
 	return memmem(name, len, r->old, r->n);
 }
 
-/* Replaces the first match of the rule in the tensor's name. Fails if the result is not a valid
- * name. */
+/* Replaces the first match of the rule in the tensor's name. Fails if that makes it invalid. */
 static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct err *e)
 {
 	scoped_str out = {0};
@@ -135,7 +133,7 @@ static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct er
 		is_valid
 			? 0
 			: err_set(e, EX_USAGE,
-				  "rename: '%s' cannot be the name of a tensor: 1 to %zu "
+				  "--rename: '%s' cannot be the name of a tensor: 1 to %zu "
 				  "characters without / and control characters",
 				  out.s, sizeof(t->name) - 1);
 	if (is_valid)
@@ -161,8 +159,8 @@ static int check_unique(const struct ckpt_view *v, struct err *e)
 	qsort(list, (size_t)v->n_tensors, sizeof(*list), by_name);
 	for (int i = 1; i < v->n_tensors && !rc; i++)
 		if (!strcmp(list[i]->name, list[i - 1]->name))
-			rc = err_set(e, EX_USAGE, "rename: two tensors would be named %s",
-				list[i]->name);
+			rc = err_set(e, EX_USAGE,
+				"--rename: two tensors would be named %s", list[i]->name);
 	return rc;
 }
 
@@ -181,7 +179,7 @@ static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err 
 		}
 		if (!is_used)
 			return err_set(e, EX_USAGE,
-				"rename: no tensor name contains '%s'", rules->v[i]);
+				"--rename: no tensor name contains '%s'", rules->v[i]);
 	}
 	return check_unique(v, e);
 }

@@ -5,8 +5,7 @@
 
 #include <math.h>
 
-/* Appends the points of a curve that the axes can show, one per line. Thins curves of many points.
- */
+/* Appends the points of a curve that the axes can show, one per line. Thins long curves. */
 static void append_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
 {
@@ -124,7 +123,7 @@ int graph_picture_check(const char *path, struct err *e)
 	return gnuplot_terminal(path, 0, NULL)
 		       ? 0
 		       : err_set(e, EX_USAGE,
-				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
+				 "--plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
 /* Escapes ]]> in texts: gnuplot does not, and strict XML parsers reject it. */

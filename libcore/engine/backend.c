@@ -59,7 +59,7 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 	if (*kind != DEVICE_CPU && check_gpu(o, &cpu_only)) {
 		if (*kind == DEVICE_CUDA)
 			return err_set(e, EX_USAGE,
-				"device cuda: %s; change that option, or give --device cpu",
+				"--device cuda: %s; change that option, or give --device cpu",
 				cpu_only.msg);
 		*kind = DEVICE_CPU;
 	}

@@ -31,7 +31,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE,
-			"data-per-rank: %d ranks need as many files; the run has %lld",
+			"--data-per-rank: %d ranks need as many files; the run has %lld",
 			ranks, (long long)o->data.n);
 	int flags = (o->data_per_rank ? CORPUS_SOME : 0) |
 		    (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);

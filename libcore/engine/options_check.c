@@ -64,7 +64,7 @@ static int check_peak(const struct train_opts *o, struct err *e)
 	bool measure = !o->peak_flops || !strcmp(o->peak_flops, "measure");
 	if (measure || (!parse_double(o->peak_flops, &peak) && peak > 0))
 		return 0;
-	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
+	return err_set(e, EX_USAGE, "--peak-flops: '%s' is neither a number nor measure",
 		o->peak_flops);
 }
 
@@ -85,14 +85,14 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--offload params (or all) and --reshard-after-forward no are mutually "
 			"exclusive: one frees parameters after use, the other keeps them"},
 		{o->offload_to && !strcmp(o->offload_to, "host"),
-			"offload-to: 'host' is the memory that a CPU uses already; give a "
+			"--offload-to: 'host' is the memory that a CPU uses already; give a "
 			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
-			"nesterov needs --momentum"},
+			"--nesterov needs --momentum"},
 		{o->watchdog > 0 && o->watchdog < 1,
-			"watchdog: less than a second is too short; give 1 or more, or 0 to turn "
+			"--watchdog: less than a second is too short; give 1 or more, or 0 to turn "
 			"it off"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
@@ -193,10 +193,10 @@ int options_parse_steps(const struct train_opts *o, const char *option, const ch
 	*last = *end == ':' ? strtoll(end + 1, &end, 10) : *first;
 	if (*end || *first < 1 || *last < *first)
 		return err_set(e, EX_USAGE,
-			"%s '%s': give the first step and the last, as in 10:12", option,
-			text);
+			"--%s '%s': give the first step and the last, as in 10:12",
+			option, text);
 	if (*first > o->steps)
-		return err_set(e, EX_USAGE, "%s '%s': the run has only %lld steps",
+		return err_set(e, EX_USAGE, "--%s '%s': the run has only %lld steps",
 			option, text, (long long)o->steps);
 	return 0;
 }

@@ -29,9 +29,9 @@ int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *
 		if ((!is_cp && strncmp(item, "tp=", 3)) || parse_int(item + 3, &n) ||
 			n < 1 || n > 1024)
 			rc = err_set(
-				e, EX_USAGE, "virtual: '%s' is not tp=N or cp=N", item);
+				e, EX_USAGE, "--virtual: '%s' is not tp=N or cp=N", item);
 		else if (named[is_cp])
-			rc = err_set(e, EX_USAGE, "virtual: %.2s is given twice", item);
+			rc = err_set(e, EX_USAGE, "--virtual: %.2s is given twice", item);
 		else
 			*(is_cp ? cp : tp) = n;
 		named[is_cp] = true;
@@ -92,7 +92,8 @@ static int check_shapes(struct model *m, struct err *e)
 			"channels",
 			(long long)m->head_dim);
 	if (c->nope_every && !m->arch->rope)
-		return err_set(e, EX_USAGE, "nope-every: arch %s has no rotary positions",
+		return err_set(e, EX_USAGE,
+			"--nope-every: arch %s has no rotary positions",
 			arch_names[c->arch]);
 	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
 		return err_set(e, EX_USAGE,

@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 
-/* Returns true if a key consists of lower-case letters, digits, '-', '_' and '.'. */
 static bool is_valid_key(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

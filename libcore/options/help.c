@@ -97,8 +97,7 @@ void opt_print_version(const struct program *p)
 	fputs(libs.s, stdout);
 }
 
-/* Appends "name = value" as in a preset; one line per element of a list. An unset text has no
- * line. */
+/* Appends "name = value" as in a preset, once per element of a list; nothing if unset. */
 static void print_option(const struct opt *t, const void *v, struct str *out)
 {
 	char num[NUM_TEXT];

@@ -23,14 +23,14 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 		return 0;
 	char lo[NUM_TEXT], hi[NUM_TEXT];
 	if (t->max >= 1e18 && v < t->min)
-		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
-			bound_text(lo, t->min));
-	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
+		return err_set(
+			e, EX_USAGE, "%s is less than %s", text, bound_text(lo, t->min));
+	return err_set(e, EX_USAGE, "%s is not between %s and %s", text,
 		bound_text(lo, t->min), bound_text(hi, t->max));
 }
 
 /* Sets *v from yes, true, on or 1; no, false, off or 0. */
-static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
+static int set_flag(const char *text, bool *v, struct err *e)
 {
 	static const char *const yes[] = {"yes", "true", "on", "1"};
 	static const char *const no[] = {"no", "false", "off", "0"};
@@ -40,7 +40,7 @@ static int set_flag(const struct opt *t, const char *text, bool *v, struct err *
 			return 0;
 		}
 	}
-	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
+	return err_set(e, EX_USAGE, "'%s' is neither yes nor no", text);
 }
 
 char *did_you_mean(char buf[static DID_YOU_MEAN], const char *name,
@@ -60,8 +60,8 @@ int err_none_of(struct err *e, const char *what, const char *name,
 	scoped_str list = {0};
 	for (int64_t i = 0; i < n; i++)
 		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
-	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
-		did_you_mean(hint, name, names, n));
+	err_set(e, EX_USAGE, "%s%s'%s' is none of %s%s", what ? what : "",
+		what ? ": " : "", name, list.s, did_you_mean(hint, name, names, n));
 	return -1;
 }
 
@@ -78,9 +78,9 @@ static int set_enum(const struct opt *t, const char *text, int *v, struct err *e
 	size_t len = strlen(text);
 	if (t->unsupported && !strncmp(t->unsupported, text, len) &&
 		t->unsupported[len] == ':')
-		return err_set(e, EX_USAGE, "%s: '%s' is not supported;%s", t->name, text,
+		return err_set(e, EX_USAGE, "'%s' is not supported;%s", text,
 			t->unsupported + len + 1);
-	return err_none_of(e, t->name, text, t->values, n);
+	return err_none_of(e, NULL, text, t->values, n);
 }
 
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
@@ -89,11 +89,11 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 	double d;
 	switch (t->type) {
 	case OPT_FLAG:
-		return set_flag(t, text, v, e);
+		return set_flag(text, v, e);
 	case OPT_INT:
 	case OPT_SIZE:
 		if (t->type == OPT_INT ? parse_int(text, &n) : parse_size(text, &n))
-			return err_set(e, EX_USAGE, "%s: '%s' is not a %s", t->name, text,
+			return err_set(e, EX_USAGE, "'%s' is not a %s", text,
 				t->type == OPT_INT
 					? "whole number"
 					: "size (a number, then K, M, G or T)");
@@ -103,11 +103,9 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 		return 0;
 	case OPT_DOUBLE:
 		if (parse_double(text, &d) || d != d)
-			return err_set(
-				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+			return err_set(e, EX_USAGE, "'%s' is not a number", text);
 		if (!isfinite(d))
-			return err_set(
-				e, EX_USAGE, "%s: %s is not finite", t->name, text);
+			return err_set(e, EX_USAGE, "%s is not finite", text);
 		if (check_range(t, d, text, e))
 			return -1;
 		*(double *)v = d;

@@ -163,7 +163,8 @@ void opts_note_idle(
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Writes text as mdoc, with a newline. */
 void man_text(FILE *f, const char *s);
-/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+/* Sets *e to "WHAT: 'NAME' is none of A, B; did you mean 'B'?", without "WHAT: " if NULL, and
+ * returns -1. */
 int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n);
 /* Writes "; did you mean 'NAME'?" with the nearest of the names, or an empty text. Returns buf. */

@@ -94,7 +94,7 @@ int preset_read(const char *name, size_t max_bytes, struct str *path, struct str
 	struct err *e)
 {
 	if (strchr(name, '/'))
-		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
+		return err_set(e, EX_USAGE, "preset '%s' is a path; use --config", name);
 	scoped_ptr char *relative = text_printf("presets/%s.conf", name);
 	share_path(path, relative);
 	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)

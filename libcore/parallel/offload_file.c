@@ -125,7 +125,7 @@ static int open_unlinked(const char *directory, struct err *e)
 			unlink(name.s);
 	}
 	return fd >= 0 ? fd
-		       : err_set(e, EX_IOERR, "offload-to: %s: %s", directory,
+		       : err_set(e, EX_IOERR, "--offload-to: %s: %s", directory,
 				 strerror(errno));
 }
 
@@ -136,7 +136,7 @@ static int allocate_file(int fd, const char *directory, int64_t n_bytes, struct 
 	int rc = n_bytes ? posix_fallocate(fd, 0, n_bytes) : 0;
 	if (!rc)
 		return 0;
-	return err_set(e, EX_IOERR, "offload-to: %s: cannot allocate %s per rank: %s",
+	return err_set(e, EX_IOERR, "--offload-to: %s: cannot allocate %s per rank: %s",
 		directory, text_bytes(text, (double)n_bytes), strerror(rc));
 }
 
@@ -144,7 +144,7 @@ static void warn_if_tmpfs(const char *directory)
 {
 	struct statfs fs;
 	if (!statfs(directory, &fs) && fs.f_type == TMPFS_MAGIC)
-		warn("offload-to: %s is in memory (tmpfs); use a disk", directory);
+		warn("--offload-to: %s is in memory (tmpfs); use a disk", directory);
 }
 
 /* Starts the thread with all signals blocked. */
@@ -201,7 +201,7 @@ static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 	int error = x->error;
 	pthread_mutex_unlock(&x->lock);
 	if (error) /* the state is lost: the run must be resumed from a checkpoint */
-		die(EX_IOERR, "offload-to: %s: %s", x->directory, strerror(error));
+		die(EX_IOERR, "--offload-to: %s: %s", x->directory, strerror(error));
 }
 
 static void copy_file(struct offload_backend *backend, bool write, void *memory,
@@ -258,7 +258,7 @@ struct offload_backend *offload_file_open(
 	int rc = start_thread(x);
 	if (!rc)
 		return &x->backend;
-	err_set(e, EX_FAILED, "offload-to: cannot start a thread: %s", strerror(rc));
+	err_set(e, EX_FAILED, "--offload-to: cannot start a thread: %s", strerror(rc));
 	free_file(x);
 	return NULL;
 }
