@@ -79,8 +79,7 @@ static int add_listed_files(
 	return rc || bins_add(f, &paths, e) || weight_map_check(m, f, e) ? -1 : 0;
 }
 
-/* Appends the tensors of all files that the index of directory f->path lists; checks them against
- * it. */
+/* Appends the tensors of all files that index f->path lists, and checks them against it. */
 static int bins_open(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;

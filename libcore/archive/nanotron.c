@@ -168,7 +168,6 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	return rc;
 }
 
-/* Orders states by parameter name, kind and rank (pp, tp, dp), for qsort(). */
 static int by_parameter_and_rank(const void *a, const void *b)
 {
 	const struct state *x = a, *y = b;
@@ -212,7 +211,6 @@ struct boxes {
 	int64_t n;
 };
 
-/* Orders boxes by the index of their first element, for qsort(). */
 static int by_begin(const void *a, const void *b)
 {
 	const struct box *x = a, *y = b;
@@ -310,8 +308,7 @@ static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 		chunk_set_place(c, b->at);
 }
 
-/* Appends the tensor of one kind that x is a part of, with the boxes as its chunks. Sorts the
- * boxes. */
+/* Appends the tensor of one kind of which x is a part. Sorts the boxes, its chunks. */
 static int add_tensor_item(struct nanotron *t, const struct nanotron_part *x,
 	enum kind kind, int dtype, struct boxes *boxes, bool in_archive)
 {
@@ -513,8 +510,7 @@ static int read_files(struct nanotron *t)
 	return rc || items_finish(t->f, t->e) ? -1 : 0;
 }
 
-/* Appends the items of the checkpoint in directory f->path, and frees all lists made to find them.
- */
+/* Appends the items of the checkpoint in directory f->path, and frees all temporary lists. */
 static int nanotron_open(struct torch_file *f, struct err *e)
 {
 	struct nanotron t = {.f = f, .e = e};

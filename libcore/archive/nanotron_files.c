@@ -51,7 +51,6 @@ static int reject_experts(const struct nanotron *t)
 		t->f->path);
 }
 
-/* Orders optimizer files by rank: pp, then tp, then dp, for qsort(). */
 static int by_rank(const void *a, const void *b)
 {
 	const struct nanotron_rank *x = a, *y = b;

@@ -73,7 +73,6 @@ static uint32_t add_node(struct machine *m, enum pickle_kind kind, uint32_t n)
 	return p->n_nodes++;
 }
 
-/* Grows the list of links so that n more fit. */
 static void reserve_links(struct machine *m, uint64_t n)
 {
 	struct pickle *p = m->p;
@@ -107,8 +106,7 @@ static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint
 	return 0;
 }
 
-/* Pushes a node on the stack, which it grows. Fails if the node is NO_NODE or the stack is too
- * deep. */
+/* Pushes a node on the stack, which grows. Fails for NO_NODE or if the stack is too deep. */
 static int push(struct machine *m, uint32_t node)
 {
 	if (node == NO_NODE ||
@@ -255,8 +253,7 @@ static int next_number(struct machine *m, int width, uint64_t *out)
 	return x ? 0 : reject(m, "unexpected end");
 }
 
-/* Pushes a text node: the cached node of an equal text, or a new one, which it caches. Copies the
- * text. */
+/* Pushes a text node: the cached one of an equal text, or a new one, which it caches. */
 static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 {
 	struct pickle *p = m->p;

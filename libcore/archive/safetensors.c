@@ -312,8 +312,7 @@ static int add_tensor(
 	return 0;
 }
 
-/* Appends a file and its tensors. Fails if pt's hashes in its metadata differ from the first
- * file's. */
+/* Appends a file and its tensors. Fails if pt's hashes in it differ from the first file's. */
 static int add_file(struct torch_file *f, const char *path, struct err *e)
 {
 	struct st_header h;

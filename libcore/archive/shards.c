@@ -12,8 +12,7 @@ static bool is_shard(const char *name)
 	return !strncmp(name, "shard-", 6) && text_ends(name, ".safetensors");
 }
 
-/* Appends the sorted paths of a directory's shard files to *out. Returns true if *out is not
- * empty. */
+/* Appends the sorted paths of a directory's shards to *out. Returns true if there are any. */
 static int list_shards(const char *directory, struct strs *out)
 {
 	scoped_dir *d = opendir(directory);
@@ -107,7 +106,6 @@ static int add_file_shards(struct shards *s, int32_t file)
 	return rc;
 }
 
-/* Orders shards by tensor name, then by the index of the first element, for qsort(). */
 static int by_name_and_begin(const void *a, const void *b)
 {
 	const struct shard *x = a, *y = b;
@@ -156,8 +154,7 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	return 0;
 }
 
-/* Appends the tensors of all shard files in directory f->path. The shards of a tensor become its
- * chunks. */
+/* Appends the tensors of all shard files in directory f->path. Shards become chunks. */
 static int shards_open(struct torch_file *f, struct err *e)
 {
 	struct shards s = {.f = f, .e = e};

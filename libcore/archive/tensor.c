@@ -133,7 +133,7 @@ static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct e
 	return 0;
 }
 
-/* Fails if the archive has a byteorder entry other than "little". */
+/* Fails if the archive specifies a byte order other than "little". */
 static int check_byte_order(const struct archive *a, struct err *e)
 {
 	scoped_str order = {0};

@@ -326,8 +326,7 @@ void torch_describe(
 		str_puts(out, kinds[pickle_kind(p, x->node)]);
 }
 
-/* Appends the text of a node to *out, and charges for its memory. Ignores nodes that are not C
- * strings. */
+/* Appends the text of a node to *out, and charges its memory. Ignores all but C strings. */
 static int append_string(struct torch_file *f, const struct pickle *p, uint32_t node,
 	struct strs *out, struct err *e)
 {

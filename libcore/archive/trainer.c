@@ -29,8 +29,7 @@ static bool trainer_matches(const char *path)
 	return model && optimizer;
 }
 
-/* Appends the tensors of a safetensors model, and allocates a zip slot for each of its files and
- * two more. */
+/* Appends the tensors of a safetensors model, and allocates f->parts->zips. */
 static int open_safetensors(struct torch_file *f, char *path, struct err *e)
 {
 	char *directory = f->path;

@@ -188,7 +188,7 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 	return 0;
 }
 
-/* Finds AdamW's step of each group, a number or a one-element tensor, in its state or options. */
+/* Allocates z->steps, and sets AdamW's step of each group, from its state or options. */
 static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *states)
 {
 	uint32_t common = pickle_get(p, get_optimizer(p), "base_optimizer_state_step");
@@ -218,8 +218,7 @@ static int make_buffers(struct zero *z, const struct pickle *p)
 	return 0;
 }
 
-/* Reads where a rank's buffers are from its file. Rank 0 also sets the groups, has_moments and the
- * steps. */
+/* Reads where a rank's buffers are. Rank 0 also sets the groups, has_moments and the steps. */
 static int read_rank(struct zero *z, int64_t rank)
 {
 	struct archive a;
@@ -517,8 +516,7 @@ static int add_aliases(struct zero *z)
 	return rc;
 }
 
-/* Sets the offset of each parameter in the buffers of its group, and appends its items and
- * aliases. */
+/* Sets each parameter's offset in its group's buffers; appends its items and the aliases. */
 static int add_parameters(struct zero *z)
 {
 	int64_t at = 0, group = 0;
@@ -612,8 +610,7 @@ static int read_fragments(
 	return 0;
 }
 
-/* Finds the parts of the frozen parameters, from index `begin`, in the model files of all ranks
- * (ZeRO 3). */
+/* Finds the parts of the frozen parameters (from `begin` on) in all ranks' files (ZeRO 3). */
 static int read_all_fragments(struct zero *z, int64_t begin)
 {
 	struct archive a;
@@ -693,8 +690,7 @@ static bool zero_matches(const char *path)
 	return is;
 }
 
-/* Appends the items of the checkpoint in directory f->path, and frees all lists made to find them.
- */
+/* Appends the items of the checkpoint in directory f->path, and frees all temporary lists. */
 static int zero_open(struct torch_file *f, struct err *e)
 {
 	struct zero z = {.f = f, .e = e};

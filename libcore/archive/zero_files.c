@@ -39,7 +39,8 @@ void zero_files_release(struct zero_files *x)
 	strs_free(&x->optim);
 }
 
-/* Finds the files in the directory that the file `latest` names, if it exists. */
+/* Finds the files in the directory that the file `latest` names, if it exists. Ends the program if
+ * that cannot be read. */
 static void follow_latest(struct zero_files *x)
 {
 	struct err e = {0};

@@ -211,7 +211,6 @@ int zip_locate(const struct zip *z, const struct zip_entry *x, int64_t *at, stru
 	return 0;
 }
 
-/* Fails if `sum`, the CRC-32 of an entry's data, is not the one in the directory. */
 static int check_crc(
 	const struct zip *z, const struct zip_entry *x, uint64_t sum, struct err *e)
 {

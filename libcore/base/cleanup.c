@@ -52,8 +52,7 @@ static void on_signal(int sig)
 	raise(sig);
 }
 
-/* Runs the cleanup at exit() and on each fatal signal that has the default handler. Remembers this
- * process. */
+/* Makes exit() and fatal signals with the default handler run the cleanup in this process. */
 static void install_handlers(void)
 {
 	static const int fatal[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGALRM,

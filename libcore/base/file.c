@@ -407,7 +407,8 @@ int file_lock(const char *path, bool may_create, int *fd)
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
-/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. */
+/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. Ends the
+ * program without random numbers. */
 static void make_temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;
@@ -509,7 +510,6 @@ static int open_synced(const char *path)
 	return -1;
 }
 
-/* Opens the directory that contains a path. Returns its descriptor; -1 with errno set. */
 static int open_directory_of(const char *path)
 {
 	char *directory = directory_of(path);
@@ -519,7 +519,6 @@ static int open_directory_of(const char *path)
 	return fd;
 }
 
-/* Flushes the directory that contains a path to the disk. Returns -1 with errno set. */
 static int sync_directory_of(const char *path)
 {
 	int fd = open_directory_of(path);

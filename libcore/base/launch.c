@@ -71,7 +71,7 @@ bool launch_has_ended(void)
 	return launcher && getppid() != launcher;
 }
 
-/* Ends this rank if the launcher has ended. (Linux signals even the end of one of its threads.) */
+/* Exits at once if the launcher has ended. (Linux signals even the end of one of its threads.) */
 static void on_launcher_end(int sig)
 {
 	int saved = errno;

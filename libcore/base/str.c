@@ -45,7 +45,6 @@ void str_putc(struct str *b, char c)
 	str_add(b, &c, 1);
 }
 
-/* Appends formatted text. Uses up `ap`. */
 static void append_format(struct str *b, const char *fmt, va_list ap)
 {
 	va_list second_ap;

@@ -26,8 +26,7 @@ struct unpacked {
 	ZSTD_DStream *zstd;
 };
 
-/* Reads up to n bytes of the file. Returns their number; 0: end; -1 with *e set, also if it was
- * truncated. */
+/* Reads up to n bytes of the file. Returns their number; 0: end; -1: error or truncated. */
 static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ssize_t got = read_some(u->fd, to, (size_t)n);
@@ -40,8 +39,7 @@ static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct e
 	return got;
 }
 
-/* Copies up to n bytes: first what was read to detect the format, then from the file. Returns
- * their number; 0: end; -1 with *e set. */
+/* Returns up to n bytes: first those read to detect the format; 0: end; -1 with *e set. */
 static int64_t read_plain(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	size_t kept = u->n - u->at;
@@ -76,8 +74,7 @@ static int set_damage_error(const struct unpacked *u, const char *why, struct er
 		why ? why : "unknown");
 }
 
-/* Decompresses up to n bytes of consecutive gzip members, skipping zero bytes between them.
- * Returns their number; 0: end; -1 with *e set. */
+/* Decompresses up to n bytes of gzip members, skipping zeros. Returns their number, 0 or -1. */
 static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	z_stream *z = &u->gzip;
@@ -140,7 +137,7 @@ bool is_compressed(const char *first, size_t n)
 	       begins_with(first, n, zstd, sizeof(zstd));
 }
 
-/* Chooses the reader by the first bytes of the file. */
+/* Sets the reader by the first bytes of the file. Ends the program if memory is short. */
 static void choose_reader(struct unpacked *u, bool decompress)
 {
 	enum { GZIP_WINDOW = 15 + 16 };

@@ -159,7 +159,6 @@ static int add_json(struct layout *l, const json_t *j, int indent, struct err *e
 	return 0;
 }
 
-/* Appends the list of tools in the template's style. */
 static int add_tool_list(struct layout *l, struct err *e)
 {
 	add_tool_text(l, TOOL_LIST);

@@ -167,7 +167,6 @@ static int read_role(
 	return 0;
 }
 
-/* Reads all roles of a template. Fails if there is none. */
 static int read_roles(struct chat_template *c, const json_t *roles, struct err *e)
 {
 	const char *name;

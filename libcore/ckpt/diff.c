@@ -33,7 +33,6 @@ struct ckpt_pair {
 	int64_t capacity;
 };
 
-/* Grows both buffers to n floats. */
 static void reserve_rows(struct ckpt_pair *m, int64_t n)
 {
 	if (n <= m->capacity)
@@ -64,8 +63,7 @@ static int read_both(struct ckpt_side *sides, int64_t row, int64_t n, struct err
 	return failed ? -1 : 0;
 }
 
-/* Compares tensor i of the first file with tensor j of the second, block by block, and adds the
- * result to *d. */
+/* Compares tensor i of the first file with tensor j of the second; adds the result to *d. */
 static int compare_tensor(
 	struct ckpt_pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {

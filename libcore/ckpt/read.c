@@ -37,7 +37,6 @@ static int count_blocks(const struct ckpt *c)
 	return c->n_tensors * (int)c->groups.n;
 }
 
-/* Returns true if an HDF5 group has a dataset with the name of one of the tensors. */
 static bool has_any_tensor(struct h5 *h, const char *group, const struct strs *tensors)
 {
 	bool has = false;
@@ -104,8 +103,7 @@ static int open_tensor(
 	return 0;
 }
 
-/* Lists the tensors and groups of a checkpoint, and opens the dataset of each tensor in each
- * group. */
+/* Lists the tensors and groups of a checkpoint, and opens all their datasets. */
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	scoped_strs names = {0};
@@ -249,7 +247,7 @@ static const char *describe_foreign_directory(const char *name)
 	return NULL;
 }
 
-/* directory[n]: without a slash at its end; name: with a slash before it. */
+/* Returns true if directory[n] (without a slash at its end) has the file "/NAME". */
 static bool has_file(const char *directory, size_t n, const char *name)
 {
 	scoped_str path = {0};

@@ -354,8 +354,7 @@ static void wait_for_part(struct ckpt_writing *x)
 
 /* ---- rank 0 finishes the file ----------------------------------------------------- */
 
-/* Gives all ranks the checksums of all blocks, which are zero for blocks of other ranks.
- * Collective. */
+/* Sums the checksums over ranks: they are zero for other ranks' blocks. Collective. */
 static void gather_checksums(struct ckpt_writing *x)
 {
 	for (int i = 0; i < x->n; i++)

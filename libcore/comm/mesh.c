@@ -352,7 +352,6 @@ void mesh_name(const int degree[N_AXES], struct str *out)
 		str_puts(out, "dp=1");
 }
 
-/* Writes "first" or "first-last". Returns the text. */
 static const char *format_range(char text[32], int first, int last)
 {
 	if (first == last)

@@ -193,8 +193,7 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 	return !r->n_handles;
 }
 
-/* Receives a message with this tag from any rank, and sets *peer. Returns false if none has
- * arrived. */
+/* Receives a message with this tag from any rank, and sets *peer. False: none has arrived. */
 static bool mpi_try_recv(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
 	int arrived;
@@ -259,7 +258,6 @@ static struct comm *mpi_dup(struct comm *c)
 	return copy;
 }
 
-/* Frees a communicator and its MPI handle. */
 static void mpi_free(struct comm *c)
 {
 	mpi_lock();

@@ -57,8 +57,7 @@ static void reduce_unsigned_max(void *from, void *to, MPI_Count *n, MPI_Datatype
 
 static MPI_Op narrow_op[N_COMM_OPS];
 
-/* Returns the sum, product, minimum or maximum of two floats. A minimum or maximum with a NaN is
- * NaN. */
+/* Returns the sum, product, minimum or maximum of two floats. The last two keep NaN. */
 static inline float reduce_two(enum comm_op op, float a, float b)
 {
 	switch (op) {

@@ -217,7 +217,6 @@ static void register_memory(struct nccl_group *g, void *p, size_t n_bytes)
 	nccl.registered[nccl.n_registered++] = r;
 }
 
-/* Deregisters memory from NCCL. It must be registered. */
 static void deregister_memory(void *p)
 {
 	int i = 0;

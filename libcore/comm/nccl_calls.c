@@ -2,7 +2,6 @@
 #include "base/trace.h"
 #include "comm/nccl_internal.h"
 
-/* Returns NCCL's number of a type. */
 static int nccl_type_of(enum comm_type t)
 {
 	static const int types[N_COMM_TYPES] = {
@@ -32,7 +31,6 @@ bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e)
 	return false;
 }
 
-/* Returns NCCL's number of a reduction. */
 static int nccl_op_of(enum comm_op op)
 {
 	static const int ops[N_COMM_OPS] = {
@@ -75,7 +73,8 @@ static void copy_bytes(struct device *d, char *to, const char *from, int64_t n_b
 			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
 }
 
-/* Copies the data of an in-place all-to-all to other memory, since receives replace the data. */
+/* Copies the data of an in-place all-to-all to g->temp, which it grows, since receives replace the
+ * data. Ends the program if memory is short. */
 static void save_input(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -124,8 +123,7 @@ static int call_scatter(struct call *x, const struct comm *c, int root)
 	return x->rc;
 }
 
-/* Enqueues a gather as sends to the root, which copies its own block. Returns an NCCL error code.
- */
+/* Enqueues a gather: sends to the root, which copies its own block. Returns an NCCL error. */
 static int call_gather(struct call *x, const struct comm *c, int root)
 {
 	const char *own = x->send ? x->send : x->recv + c->rank * x->block;

@@ -331,8 +331,7 @@ static bool test_receives(void *arg)
 	return true;
 }
 
-/* Blocks until done(r) is true. Polls other work meanwhile; reports the last request if it hangs.
- */
+/* Blocks until done(r) is true, polling other work. The watchdog names the last request. */
 static void wait_for_set(struct comm_requests *r, bool (*done)(void *))
 {
 	struct comm_what what = {.name = "nothing"};

@@ -36,7 +36,6 @@ static int64_t segment_bytes(const struct comm_shared *m, int rank)
 	return data_offset(m->n_slots) + m->n_bytes[rank];
 }
 
-/* Maps a shared segment, with huge pages if possible. Returns NULL if it fails. */
 static void *map_segment(int fd, int64_t size)
 {
 	void *p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,

@@ -84,7 +84,7 @@ void watchdog_wait(const struct comm *group, const struct comm_what *what)
 
 /* ---- messages --------------------------------------------------------------------- */
 
-/* Describes the operation that this rank waits for. */
+/* Sets the members of *msg that describe the operation that this rank waits for. */
 static void describe_wait(struct watch_msg *msg)
 {
 	msg->waits = 1;
@@ -129,8 +129,7 @@ static void restart_questions(void)
 	watch.first_question = watch.question + 1;
 }
 
-/* Reads all messages that arrived: answers questions and stores answers. Progress restarts the
- * questions. */
+/* Reads all messages that arrived; answers questions. Progress restarts the questions. */
 static void read_messages(void)
 {
 	struct watch_msg m;

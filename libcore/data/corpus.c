@@ -206,7 +206,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	return rc;
 }
 
-/* If an earlier argument is the same file, shares its data and returns true. */
+/* Makes *f share the data of an earlier argument that is the same file. False: none is. */
 static bool share_open_file(const struct corpus *c, struct file *f, const char *path)
 {
 	struct stat st;
@@ -225,8 +225,7 @@ static bool share_open_file(const struct corpus *c, struct file *f, const char *
 	return false;
 }
 
-/* Opens file f of the corpus: a stream or a shard; shares the open file if another argument named
- * it. */
+/* Opens file f of the corpus, a stream or a shard, unless another argument named it. */
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	bool is_stream = corpus_is_stream(path);
@@ -311,7 +310,6 @@ int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 	return corpus_open(out, &one, CORPUS_SOME, e);
 }
 
-/* Releases a file and closes its descriptor. */
 static void close_file(struct file *f)
 {
 	for (int s = 0; s < N_SPLITS; s++) {

@@ -40,8 +40,7 @@ static const struct torch_item *find_item(
 static const struct fused_names fused = {
 	"decoder.layers.", true, rows, others, find_item};
 
-/* Returns 1 if the file has AdamW's moments by parameter name, 0 if not; -1 with *e set if they
- * are unnamed. */
+/* Returns 1 if the file has AdamW's moments by name, 0 if not; -1 with *e set: no names. */
 static int has_moments(const struct torch_names *x, struct err *e)
 {
 	for (int64_t i = 0; i < x->n; i++) {

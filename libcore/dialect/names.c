@@ -13,8 +13,7 @@ static bool is_one_of(const char *const *list, const char *part, size_t n)
 	return *list;
 }
 
-/* Returns true if a part of a name was added by a wrapper of modules, such as FSDP or
- * torch.compile. */
+/* Returns true if a part of a name comes from a wrapper, such as FSDP or torch.compile. */
 static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
@@ -135,7 +134,7 @@ static bool has_marks(const struct torch_names *x, const struct dialect *d)
 	return has_all;
 }
 
-/* Chooses the token embedding with the shortest prefix, and its dialect. Returns false if none. */
+/* Sets x->table to the embedding with the shortest prefix, and x->dialect. False: none. */
 static bool choose_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
@@ -249,8 +248,7 @@ static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_stat
 	"app.optimizer.", "app.optim.",
 	"optimizer.optimizer_state_dict."}; /* DeepSpeed without ZeRO, 16-bit models */
 
-/* Returns the optimizer state `what` of a parameter, which is stored under the parameter's number;
- * or NULL. */
+/* Returns the optimizer state `what` under the parameter's number; NULL: missing. */
 static const struct torch_item *find_numbered_state(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
 {

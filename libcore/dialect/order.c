@@ -163,8 +163,7 @@ static bool set_kinds(struct search *s)
 	return true;
 }
 
-/* Assigns parameter i to group g. Updates the state's hash, the group's count and the group of its
- * kind. */
+/* Assigns parameter i to group g. Updates the search state: hash, count, group of its kind. */
 static void assign_group(struct search *s, int64_t i, int64_t g)
 {
 	s->choice[i] = g;

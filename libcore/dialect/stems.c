@@ -125,7 +125,6 @@ struct class_place {
 	int64_t part, layer, module, bias;
 };
 
-/* Orders tensors by part, layer, module, and weight before bias, for qsort(). */
 static int by_class_order(const void *a, const void *b)
 {
 	const struct class_place *x = a, *y = b;
@@ -236,8 +235,7 @@ static int set_tensor_sources(struct placement *x, int group, const struct forei
 	return 0;
 }
 
-/* Sets the sources of all our tensors in a group. Fails if a foreign tensor is missing or
- * misshapen. */
+/* Sets the sources of all our tensors in a group. Fails if one is missing or misshapen. */
 static int set_all_sources(struct placement *x, int group, bool is_linear, struct err *e)
 {
 	struct foreign *list;

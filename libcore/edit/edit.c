@@ -102,8 +102,7 @@ static void allocate_buffers(struct edit *x, struct arena *a)
 			a, (size_t)x->s->c.n_tensors * EDIT_DIGITS * sizeof(*x->counts));
 }
 
-/* Measures the buffers of a synchronization, and allocates them in device memory, except in plans.
- */
+/* Measures the buffers of a synchronization and, except in plans, allocates device memory. */
 static void allocate_memory(struct edit *x)
 {
 	struct arena size;
@@ -221,8 +220,7 @@ static void write_block(void *arg, const struct block *b, float *v, int slot)
 	store_end(x->s, x->grad_group, b->pos, b->n, v);
 }
 
-/* Sets out[n] to the weighted combination of the workers' elements, from[worker][n], as
- * configured. */
+/* Sets out[n] to the weighted combination of all workers' elements, from[worker][n]. */
 static void reduce_piece(
 	void *arg, const struct block *b, float *out, const float *const *from, int64_t n)
 {

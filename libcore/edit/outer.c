@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-/* Sets the factor that limits the norm of each selected group's outer gradient; 1 without
- * clipping. */
+/* Sets the factor that limits the norm of each selected group; 1 without clipping. */
 static void set_clip_factors(struct edit *x, struct selection sel)
 {
 	for (int i = 0; i < x->n_groups; i++) {
@@ -36,8 +35,7 @@ struct outer_block {
 	float *param, *state[EDIT_OUTER_SQUARE + 1], *reduced;
 };
 
-/* Returns the memory of a block in each store group, loaded if it is offloaded. end_block() ends
- * this. */
+/* Returns a block of each store group, loaded if it is offloaded. end_block() ends this. */
 static struct outer_block begin_block(struct edit *x, const struct block *b)
 {
 	struct outer_block v = {.param = edit_block_begin(x, STORE_PARAM, b)};

@@ -156,8 +156,7 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
 }
 
-/* Starts to send the slot's output or gradient to the neighbor stage, if that is on another rank.
- */
+/* Starts to send the slot's output or gradient to a neighbor stage on another rank, if any. */
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
@@ -233,8 +232,7 @@ static void poll_transfers(void *arg)
 			}
 }
 
-/* Begins a step of n micro-batches: posts the first receives, and polls transfers in the
- * background. */
+/* Begins a step of n micro-batches: posts receives, and polls transfers in the background. */
 static void begin_transfers(struct pipe *x, int64_t n)
 {
 	x->n = n;
@@ -317,8 +315,7 @@ static void run_backward(
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* Starts the receive of the input or gradient that an action needs, if it is posted. Does not
- * wait. */
+/* Starts the posted receive of the input or gradient that an action needs. Does not wait. */
 static void start_receive(struct pipe *x, const struct action *a)
 {
 	struct slot *o = find_slot(find_stage(x, a->stage), a->micro);

@@ -217,7 +217,6 @@ static int set_loss_scale(
 	return 0;
 }
 
-/* Sets the trainer's counters and losses from a checkpoint. */
 static void set_progress(struct trainer *t, const struct ckpt_info *info)
 {
 	t->step = info->step;
@@ -269,7 +268,8 @@ static bool equal_lists(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Checks --freeze. A checkpoint has neither state nor an anchor of frozen tensors. */
+/* Checks --freeze. A checkpoint has neither state nor an anchor of frozen tensors. Warns if the
+ * list has changed, and fails if local SGD would need their state. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	const char *path, bool anchor, struct err *e)
 {
@@ -381,7 +381,8 @@ static bool loads_group(const struct train_opts *o, const struct store_group *g)
 	       (o->resolved.from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
-/* Sets from[] to the number of each store group in the file; -1: not loaded. */
+/* Sets from[] to the number of each store group in the file; -1: not loaded. Warns of a missing
+ * group, or fails if local SGD needs it. */
 static int choose_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {

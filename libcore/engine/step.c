@@ -311,8 +311,7 @@ static bool capture_graph(struct work *w)
 	return true;
 }
 
-/* Launches the CUDA graph of a step, and adds its traffic to the counters, which a graph cannot
- * change. */
+/* Launches the CUDA graph of a step, and adds its traffic to the counters. */
 static void launch_graph(struct trainer *t)
 {
 	device_graph_launch(&t->d);

@@ -41,8 +41,7 @@ static bool pipeline_ends_share_rank(const struct trainer *t)
 		(enum schedule_kind)t->o.pp_schedule, ranks, stages - 1);
 }
 
-/* Creates the store of parameters, gradients and optimizer state from the options, in
- * t->memory.run. */
+/* Creates the store of parameters, gradients and optimizer state, in t->memory.run. */
 static void open_store(struct trainer *t, const struct optim_config *optim)
 {
 	const struct train_opts *o = &t->o;
@@ -178,8 +177,7 @@ static void release_activations(struct trainer *t)
 	device_arena_release(&t->d, m->shared ? &m->both : &m->micro);
 }
 
-/* Allocates memory on the device, builds the trainer in it and, unless a checkpoint is loaded,
- * initializes the parameters. */
+/* Allocates memory and builds the trainer in it; initializes parameters without a checkpoint. */
 static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct device *d = &t->d;

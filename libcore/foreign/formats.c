@@ -132,7 +132,6 @@ static int check_tokens(
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 
-/* Reads the tokenizer of an HDF5 file after it checks the file's seal. */
 static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
 {
 	struct h5 *h;

@@ -43,7 +43,7 @@ static int get_int(const struct hf_reader *r, const char *key, int64_t fallback,
 	return *out >= 1 && *out <= max ? 0 : reject(r, key, "is out of range");
 }
 
-/* Like get_int(), but 0 is valid. */
+/* Sets *out to an integer from 0 to max, or to `fallback` if the key is missing (-1: fails). */
 static int get_count(const struct hf_reader *r, const char *key, int64_t fallback,
 	int64_t max, int64_t *out)
 {
@@ -54,8 +54,7 @@ static int get_count(const struct hf_reader *r, const char *key, int64_t fallbac
 	return get_int(r, key, fallback, max, out);
 }
 
-/* Sets *out to a positive number of a JSON object, or to `fallback` if the key is missing or null.
- */
+/* Sets *out to a positive number of a JSON object; `fallback` if the key is missing or null. */
 static int get_real(const struct hf_reader *r, json_t *from, const char *key,
 	double fallback, double *out)
 {
@@ -532,7 +531,8 @@ static int read_llama(
 	return 0;
 }
 
-/* Reads nanotron's model_config.json: Llama's keys and some more. nanotron ignores rope_scaling. */
+/* Reads nanotron's model_config.json: Llama's keys and some more. nanotron ignores rope_scaling.
+ * Warns if the model was trained with a z-loss. */
 static int read_nanotron(const struct hf_reader *r, struct hf_config *h)
 {
 	static const char *const unsupported[] = {"moe_config", "no_rope_layer",

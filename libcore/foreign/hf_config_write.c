@@ -63,8 +63,7 @@ static const struct hf_class *choose_class(const struct model *m)
 							 : HF_LLAMA];
 }
 
-/* Adds the keys of sliding windows, as far as the class has them, and layer_types if layers
- * differ. */
+/* Adds the keys of sliding windows that the class has, and layer_types if layers differ. */
 static void add_windows(json_t *o, const struct model *m, const struct hf_class *class)
 {
 	const struct model_config *c = &m->c;

@@ -186,8 +186,8 @@ static bool has_token_keys(const json_t *config)
 	       json_object_get(config, token_keys[2]);
 }
 
-/* If the origin has no special tokens, eos_token_id is the vocabulary's end of text, and the other
- * keys are null, so that readers do not use the class's defaults. */
+/* Sets eos_token_id to the vocabulary's end of text if the origin has no special tokens, and the
+ * other keys to null, so that readers do not use the class's defaults. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t)
 {

@@ -47,7 +47,6 @@ struct hf {
 	int cached; /* -1: none */
 };
 
-/* Closes the files and frees the state of the view. */
 static void close_hf(struct ckpt_view *v)
 {
 	struct hf *h = v->with;
@@ -151,7 +150,6 @@ static bool may_be_missing(const struct hf *h, const char *name)
 	       !(attention ? h->config.attention_bias : h->config.mlp_bias);
 }
 
-/* Fails if an item differs in shape from the tensor that config.json implies. */
 static int check_shape(const struct hf *h, const struct foreign *f,
 	const struct torch_item *t, struct err *e)
 {

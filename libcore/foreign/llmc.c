@@ -26,7 +26,6 @@ static bool is_llmc_name(const char *path)
 	return text_ends(path, ".bin");
 }
 
-/* Closes the file and frees the state of the view. */
 static void close_llmc(struct ckpt_view *v)
 {
 	struct llmc *x = v->with;

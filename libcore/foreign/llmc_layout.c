@@ -113,7 +113,6 @@ static int64_t derive_ffn_dim(const struct model_config *c, int64_t rows, int64_
 	return n > rest && (n - rest) % per_width == 0 ? (n - rest) / per_width : 0;
 }
 
-/* Sets the rotary scaling of Llama 3.1, which llm.c's header stores as one flag. */
 static void set_llama3_rope(struct model_config *c)
 {
 	c->rope_scaling = ROPE_LLAMA3;
@@ -183,8 +182,7 @@ static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 	return 0;
 }
 
-/* Returns true if llm.c can express the rotary positions: an integer theta, plain or Llama 3.1's
- * scaling. */
+/* Returns true if llm.c can express the rotary positions: integer theta, plain or Llama 3.1. */
 static bool has_llama_rope(const struct model_config *c)
 {
 	struct model_config llama3;

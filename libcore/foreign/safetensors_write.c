@@ -58,7 +58,6 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 	*digits = (char *)memmem(out->s, out->len, zeros, ST_DIGITS) - out->s;
 }
 
-/* Writes the header and all tensors, then the file's hash into the header. */
 static int write_file(struct number_file *f, const struct st_write *w, struct err *e)
 {
 	scoped_str header = {0};

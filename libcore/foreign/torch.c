@@ -28,7 +28,6 @@ struct torch_view {
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-/* Closes the file and frees the state of the view. */
 static void close_torch(struct ckpt_view *v)
 {
 	struct torch_view *x = v->with;
@@ -103,8 +102,7 @@ static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t
 	return 0;
 }
 
-/* Reads rows of one of our tensors from their source in the file; zeros if the file lacks the
- * tensor. */
+/* Reads rows of one of our tensors from its source in the file; zeros if that is missing. */
 static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -134,8 +132,7 @@ void append_item_range(const struct torch_item *t, int64_t first, int64_t n, boo
 			(long long)(first + n));
 }
 
-/* Appends the name, in the file, of one of our tensors, and its range of rows if it is one range.
- */
+/* Appends a tensor's name in the file, and its range of rows if it is one range. */
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
@@ -172,7 +169,8 @@ static int64_t list_used_items(const struct torch_view *x, const struct torch_it
 	return n;
 }
 
-/* Fails if a separately saved output layer differs from the embedding that it is tied to. */
+/* Sets x->tied to an output layer that is saved separately from the embedding that it is tied to.
+ * Fails if they differ, unless the caller accepts that. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
 	const struct torch_item *table = x->names.table;
@@ -192,7 +190,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 		   : 0;
 }
 
-/* Compares a copy with the original `first` (NULL: does nothing), and calls report(). */
+/* Compares a copy with the original `first` (NULL: nothing), sets *c, and calls report(). */
 static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	struct ckpt_copy *c, const struct torch_item *copy, ckpt_report_copy *report,
 	void *arg, struct err *e)
@@ -215,8 +213,7 @@ static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	return 0;
 }
 
-/* Compares each copy in the file with its original, and the output layer with a tied embedding;
- * reports each. */
+/* Compares each copy with its original, and the output layer with a tied embedding. */
 static int compare_copies(
 	const struct ckpt_view *v, ckpt_report_copy *report, void *arg, struct err *e)
 {
@@ -282,7 +279,7 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	return 0;
 }
 
-/* Reads AdamW's step. pt-train has one for all parameters. */
+/* Reads AdamW's step. pt-train has one for all parameters: warns if the file has several. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
 	scoped_str name = {0};

@@ -218,7 +218,7 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	return 0;
 }
 
-/* Fails if the sizes derived from the tensors are not those of a valid model. */
+/* Fails if the sizes derived from the tensors do not form a valid model. */
 static int check_sizes(const struct model_config *c, const char *path, struct err *e)
 {
 	if (!c->layers || !c->ffn_dim)

@@ -113,7 +113,6 @@ int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...)
 		why ? strerror(why) : "", why ? ": " : "", what);
 }
 
-/* Returns a handle on the open HDF5 file `id`. `name` is for messages. */
 static struct h5 *new_handle(hid_t id, const char *path, const char *name)
 {
 	struct h5 *f = xcalloc(1, sizeof(*f));

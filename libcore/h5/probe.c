@@ -42,8 +42,7 @@ static void read_and_discard_attribute(
 		free(value.text);
 }
 
-/* Reads all attributes of an object in the child process, only to make HDF5 parse them. Ignores
- * errors. */
+/* Reads all attributes in the child process, only to make HDF5 parse them. Ignores errors. */
 static void read_and_discard_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
@@ -221,8 +220,7 @@ static bool was_checked(const struct stat *st, bool *sealed)
 	return false;
 }
 
-/* Records the result of a check, unless the file is so new that a change would not alter its
- * times. */
+/* Records the result of a check, unless the file is too new for its times to show a change. */
 static void record_checked_file(const struct stat *st, bool sealed, double now)
 {
 	if ((double)max64(st->st_mtime, st->st_ctime) + 2 >= now)

@@ -38,7 +38,6 @@ static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_ten
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-/* Sets the widths and types of attention's activations and gradients, indexed by enum. */
 static void set_attn_sizes(
 	const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {
@@ -168,8 +167,7 @@ static void compute_qk_norm_leaves(
 	}
 }
 
-/* Computes queries, keys and values of a slice from the gathered input; normalizes and rotates Q
- * and K. */
+/* Computes Q, K and V of a slice from the gathered input; normalizes and rotates Q and K. */
 static void qkv_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	struct slice_gather *h)
 {

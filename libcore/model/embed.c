@@ -45,8 +45,7 @@ void embed_forward(struct pass *p, struct mat x)
 	}
 }
 
-/* Computes the leaves of the token table's slices from the gathered gradient d, and starts to
- * reduce them. */
+/* Computes the token table's leaves from the gathered gradient d, and starts to reduce them. */
 static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 {
 	const struct tensor *table = p->m->tokens;

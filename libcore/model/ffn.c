@@ -38,7 +38,6 @@ static void add_ffn_tensors(struct model *m, int64_t layer, struct sublayer_tens
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
 }
 
-/* Sets the widths and types of the FFN's activations and gradients, indexed by enum. */
 static void set_ffn_sizes(
 	const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {

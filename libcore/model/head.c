@@ -47,7 +47,7 @@ static int output_weight_use(const struct pass *p)
 	return p->m->output->uses - 1;
 }
 
-/* All-gathers the softmax statistics of all slices of the vocabulary. */
+/* Gathers the softmax statistics of all slices of the vocabulary on all ranks. Collective. */
 static void gather_stats(struct pass *p, const struct band *b)
 {
 	float *const stats[] = {b->stats.max, b->stats.sum, b->stats.target};
@@ -74,8 +74,7 @@ static void observe_rows(struct pass *p, const struct band *b, const char *name,
 					  .x = x});
 }
 
-/* Adds the losses of the band's rows to the exact sum p->loss, on one rank of the tensor axis
- * only. */
+/* Adds the losses of the band's rows to the exact sum p->loss, on the axis's first rank. */
 static void add_loss(struct pass *p, const struct band *b)
 {
 	observe_rows(p, b, "loss", EXTENT_CHUNK,
@@ -184,8 +183,7 @@ static void finish_output_leaf(struct pass *p, struct loc loc)
 	param_reduce(p, output, loc.slice, output_weight_use(p));
 }
 
-/* Computes the band's part of the output layer's gradient, and pushes the gradient of its input to
- * dh. */
+/* Computes the band's part of the output layer's gradient, and pushes its input's to dh. */
 static void band_backward(struct pass *p, const struct band *b, struct slice_sum *dh)
 {
 	device_timer_start(p->d, TIMER_BACKWARD);

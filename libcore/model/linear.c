@@ -185,8 +185,7 @@ void linear_alloc_weight_casts(struct pass *p, struct arena *run)
 			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
 }
 
-/* Returns the E4M3 cast of weight matrix m, scaled by its amax; also fills the kept transposed
- * cast. */
+/* Returns the E4M3 cast of matrix m, scaled by its amax; fills the kept transposed cast. */
 static struct mat float8_weight(struct pass *p, struct loc loc, const struct tensor *w,
 	struct mat m, enum sum_over dim)
 {
@@ -336,7 +335,7 @@ static void backward_joined(
 	comm_poll();
 }
 
-/* (The kernel accumulates if dx is fp32. In 16 bits, each result is rounded before it is added.) */
+/* Adds in the kernel if dx is fp32. In 16 bits, rounds each result before it is added. */
 void linear_backward_x(
 	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
@@ -525,8 +524,7 @@ static void compute_weight_leaf(struct pass *p, struct loc loc, struct mat x,
 	arena_reset(p->d->scratch, mark);
 }
 
-/* Sets the leaf of a bias, unless it is frozen: from row `row` of `joined`, from l->sums, or by
- * summing l->y. */
+/* Sets the leaf of a bias, unless frozen: from `joined` at `row`, l->sums, or sums of l->y. */
 static void compute_bias_leaf(struct pass *p, struct loc loc, const struct linear *l,
 	struct mat joined, int64_t row)
 {

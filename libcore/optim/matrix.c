@@ -182,8 +182,7 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 		comm_recv(&x->requests, target.p, mat_bytes(target), from, tag);
 }
 
-/* Starts to move all pieces of a matrix to its owner, or to their members; complete_moves() waits
- * for them. */
+/* Starts to move a matrix to its owner, or to its members, until complete_moves(). */
 static void move_matrix(
 	struct matrices *x, const struct matrix *m, float *slices, bool to_member)
 {

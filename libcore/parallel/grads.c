@@ -274,7 +274,7 @@ static void allocate_shared(struct store *s, const struct group_queue *q, struct
 	}
 }
 
-/* Opens the shared memory of a group, if the group adds buckets in it. */
+/* Opens a group's shared memory, if the group sums in it. Warns if that fails: ranks send then. */
 static void open_shared(struct store *s, struct group_queue *q)
 {
 	struct err e = {0};

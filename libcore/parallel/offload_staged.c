@@ -129,8 +129,7 @@ static void wait_for_staged(struct offload_backend *backend, uint64_t ticket)
 	device_stream_wait(x->d, ticket % 2 ? x->copied_out : x->copied_in);
 }
 
-/* Copies between host memory and the file, and waits. Submits pending writes of these bytes first.
- */
+/* Copies between host memory and the file, and waits. First submits pending writes there. */
 static void copy_staged(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos)
 {

@@ -5,7 +5,6 @@
 
 /* ---- times ----------------------------------------------------------------------- */
 
-/* Returns the cost of an action on its stage. */
 static double action_cost(const struct schedule_costs *c, const struct action *a)
 {
 	switch (a->kind) {
@@ -80,8 +79,7 @@ void timeline_release(struct timeline *t)
 
 /* ---- the chart ------------------------------------------------------------------- */
 
-/* Returns the letter of a micro-batch in a diagram: upper case forward, lower case backward, +
- * weights only. */
+/* Returns a micro-batch's letter: upper case forward, lower case backward, + weights only. */
 static char action_letter(const struct action *a)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";

@@ -52,8 +52,7 @@ static int distance(const struct comm *c, int from, int to)
 	return (to - from + c->size) % c->size;
 }
 
-/* Returns message sets for each rank of c, which are polled in the background until
- * messages_end(). */
+/* Returns a message set per rank of c, polled in the background until messages_end(). */
 static struct slice_messages *messages_begin(struct comm *c)
 {
 	struct slice_messages *m = xcalloc(1, sizeof(*m));

@@ -325,8 +325,7 @@ static void launch_batch(struct square_batch *q)
 	q->n = 0;
 }
 
-/* Adds a part's gradient to the batch. Launches the kernel if the batch is full or the part is
- * offloaded. */
+/* Adds a part's gradient to the batch. Launches it if it is full or the part is offloaded. */
 static void add_to_batch(void *arg, const struct part *x)
 {
 	struct square_batch *q = arg;
@@ -355,8 +354,7 @@ struct hashing {
 	bool by_bucket; /* one sum per bucket, else one sum */
 };
 
-/* Adds the hash of a part's parameters to the sum of its bucket, or to the only sum, on the
- * device. */
+/* Adds the hash of a part's parameters to its bucket's sum, or to the only sum, on the device. */
 static void hash_part(void *arg, const struct part *x)
 {
 	const struct hashing *h = arg;
@@ -402,7 +400,8 @@ static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t 
 	}
 }
 
-/* Compares a tied weight's hash on the first pipeline stage and on the last one. */
+/* Compares a tied weight's hash on the first pipeline stage and on the last one, and marks the
+ * last one's rank in differs[rank]. Collective. */
 static void compare_tied(const struct store *s, uint64_t own_hash, uint8_t *differs)
 {
 	struct mesh *m = s->c.mesh;

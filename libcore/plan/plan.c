@@ -484,8 +484,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			(long long)(m->padded_vocab / m->tp));
 }
 
-/* Appends the table of offloading: where state goes, and the bytes read and written. Nothing
- * without it. */
+/* Appends the table of offloading, if any: where state goes, bytes read and written. */
 static void print_offload(
 	const struct train_opts *o, const struct plan *p, struct str *out)
 {
@@ -529,7 +528,8 @@ static bool has_limit(const struct train_opts *o)
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* Plans all ranks with the least --recompute that fits on this host. Returns the largest rank. */
+/* Plans all ranks; if recompute is auto, sets o->recompute to the least that fits on this host.
+ * Returns the rank that needs the most memory. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *peak, int64_t *totals)
 {

@@ -42,8 +42,7 @@ struct actions {
 
 /* ---- one rank -------------------------------------------------------------------- */
 
-/* Adds the simulated time since the last action ended to the sums for this action's kind and
- * stage. */
+/* Adds the simulated time since the last action to the sums of this action's kind and stage. */
 static void add_action_time(void *context, const struct action *a)
 {
 	struct actions *x = context;
@@ -72,8 +71,7 @@ static double rank_peak(
 	return peak;
 }
 
-/* Returns the speed of one rank: the share of a device that it gets, at the cluster's efficiency.
- */
+/* Returns the speed of one rank: its share of a device, at the cluster's efficiency. */
 static struct device_speed rank_speed(const struct train_opts *o, const struct cluster *c)
 {
 	double share = cluster_compute_fraction(c, host_ranks(o, c));
@@ -168,7 +166,8 @@ static double mean_seconds(const struct actions *a, enum action_kind kind, int s
 				 : 0;
 }
 
-/* Returns the time of all stages, if actions take their mean times and wait for each other. */
+/* Returns the time of all stages, if actions take their mean times and wait for each other. The
+ * schedule must be valid. */
 static double pipeline_seconds(const struct train_opts *o, const struct actions *a,
 	double transfer, int64_t n_micro)
 {

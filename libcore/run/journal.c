@@ -237,8 +237,8 @@ static int64_t count_missing(
 	return n;
 }
 
-/* Renames run.h5 to run.h5.N if it is unreadable, or has rows that the journal lacks: otherwise it
- * would be rewritten from the journal. */
+/* Renames run.h5 to run.h5.N, with a warning, if it is unreadable or has rows that the journal
+ * lacks: otherwise it would be rewritten from the journal. */
 static int keep_h5_with_lost_rows(const struct journal *j, int64_t resume, struct err *e)
 {
 	scoped_str text = {0}, h5 = {0};

@@ -63,8 +63,7 @@ static void create_values(struct run_log *l, int c)
 		v[i] = absent_value();
 }
 
-/* Doubles the capacity of all columns if no row is free. Columns without values stay unallocated.
- */
+/* Doubles the capacity of all columns that have values, if no row is free. */
 static void grow_columns(struct run_log *l)
 {
 	if (l->n_rows < l->capacity)
@@ -180,8 +179,7 @@ void run_log_free(struct run_log *l)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* Sets the field of struct run_info `to` that has this name. Ignores unknown names and invalid
- * values. */
+/* Sets the field of struct run_info `to` with this name. Ignores unknown names. */
 static int set_meta(void *to, const char *key, const char *value, struct err *e)
 {
 	struct run_info *info = to;
@@ -285,8 +283,7 @@ union cell {
 	uint32_t bits32;
 };
 
-/* Encodes a value for HDF5. An absent value gets a bit pattern of its own, distinct from other
- * NaNs. */
+/* Encodes a value for HDF5. An absent value gets a bit pattern that no NaN of a value has. */
 static union cell cell_of_value(enum h5_type type, double v)
 {
 	union cell x = {.f64 = v};
@@ -428,8 +425,7 @@ static int set_format_error(const struct run_log *l, struct err *e)
 		l->name);
 }
 
-/* Reads the lines of a text log into *l. Warns of unread keys, and ignores an incomplete last
- * line. */
+/* Reads a text log into *l. Warns of unread keys, and ignores an incomplete last line. */
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};

@@ -54,7 +54,6 @@ void tensor_hash_print(const struct tensor_hash *h, struct str *out)
 	str_putc(out, '\n');
 }
 
-/* Sets *phase to the phase with this name. Returns -1 if there is none. */
 static int parse_phase(const char *text, enum step_phase *phase)
 {
 	for (int i = 0; i < N_PHASES; i++) {
@@ -82,8 +81,7 @@ static int parse_hash(const char *text, uint64_t *hash)
 	return 0;
 }
 
-/* Sets *max from a number that is not negative and finite in fp32. Returns -1 for any other text.
- */
+/* Sets *max from a number >= 0 that is finite in fp32. Returns -1 for any other text. */
 static int parse_max(const char *text, float *max)
 {
 	double x;

@@ -13,7 +13,6 @@ struct span {
 
 static uint32_t crc_table[256];
 
-/* Fills the table of CRC-32C (Castagnoli). */
 static void make_crc_table(void)
 {
 	for (uint32_t i = 0; i < 256; i++) {
@@ -78,8 +77,7 @@ struct field {
 	struct span bytes; /* the value, if it is not a varint */
 };
 
-/* Reads a protobuf varint from the span, and advances it. Returns -1 if the varint is incomplete.
- */
+/* Reads a varint from the span, and advances it. Returns -1 if it is incomplete. */
 static int read_varint(struct span *s, uint64_t *v)
 {
 	*v = 0;
@@ -132,7 +130,7 @@ static int read_field(struct span *s, struct field *f)
 enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
 enum { MAX_TAG = 1024, SESSION_START = 1 };
 
-/* Converts the bytes of one value of a tensor type. Returns false for other types and sizes. */
+/* Sets *v from the bytes of one value of a tensor type. Returns false for other types and sizes. */
 static bool read_scalar(uint64_t type, struct span s, double *v)
 {
 	if (type == TF_FLOAT && s.n == 4)

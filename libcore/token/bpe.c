@@ -22,7 +22,6 @@ uint32_t bpe_find_token(const struct bpe *b, const char *bytes, int64_t n)
 	}
 }
 
-/* Adds a token to the hash table from bytes to id. */
 static void insert_token(struct bpe *b, uint32_t id)
 {
 	int64_t len;
@@ -89,8 +88,7 @@ static int insert_pair(
 	return 0;
 }
 
-/* Builds the table of merges: pair of tokens to rank and result. Fails if a merge is invalid or
- * occurs twice. */
+/* Builds the table of merges, from pairs of tokens to rank and result. Fails if one is invalid. */
 static int index_merges(struct bpe *b, struct err *e)
 {
 	const struct bpe_rules *r = b->rules;

@@ -288,8 +288,7 @@ static void list_ranked_merges(const struct bpe *b, const struct vocab *v,
 	}
 }
 
-/* Appends the merges as JSON strings. For a vocabulary of ranks, they are derived from the ranks
- * first. */
+/* Appends the merges as JSON strings, derived from the ranks if the vocabulary has none. */
 static void append_merges(struct str *out, const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r)
 {

@@ -41,8 +41,7 @@ static uint32_t *next_output(const struct output *o)
 	return o->ids ? o->ids + o->n : NULL;
 }
 
-/* Opens a splitter for each line of `lines`, appended to s->patterns, which keep them after an
- * error. */
+/* Appends a splitter for each line of `lines` to s->patterns. */
 static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 {
 	scoped_str line = {0};

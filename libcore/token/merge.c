@@ -59,7 +59,6 @@ static void heap_sift_down(struct token_list *l, size_t i)
 	l->heap[i] = x;
 }
 
-/* Inserts x into the min-heap, which grows if it is full. */
 static void heap_push(struct token_list *l, uint64_t x)
 {
 	if (l->n_heap == l->cap_heap) {
@@ -89,8 +88,7 @@ static void push_pair(const struct bpe *b, struct token_list *l, uint32_t at)
 		heap_push(l, (uint64_t)rank << 32 | at);
 }
 
-/* Fills the list with the tokens of the word's bytes, and the heap with the merges of adjacent
- * ones. */
+/* Fills the list with the word's bytes as tokens, and the heap with their merges. */
 static void list_fill(const struct bpe *b, struct token_list *l, const uint8_t *word)
 {
 	size_t n = (size_t)l->n;

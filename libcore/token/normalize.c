@@ -234,7 +234,6 @@ static void sort_all_marks(int32_t *codes, int64_t n)
 }
 
 /* Returns true if normalization knows this character (Unicode 9.0), by binary search. */
- * normalize_runs. */
 static bool is_known(uint32_t code)
 {
 	int low = 0, high = normalize_n_runs;

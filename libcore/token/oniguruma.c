@@ -196,7 +196,6 @@ static int rewrite_group_start(struct rewriting *w, struct err *e)
 	return 0;
 }
 
-/* Inserts text at byte `at`. */
 static void insert_text(struct str *out, size_t at, const char *text)
 {
 	scoped_str rest = {0};

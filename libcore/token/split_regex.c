@@ -76,7 +76,7 @@ static int check_lookbehind(const pcre2_code *code, const char *regex, struct er
 	return 0;
 }
 
-/* PCRE2's callout: counts a step, and ends the match if more steps than allowed were taken. */
+/* Counts a step of a match (a callout), and ends the match after more steps than allowed. */
 static int count_step(pcre2_callout_block *b, void *regex)
 {
 	struct split_regex *x = regex;

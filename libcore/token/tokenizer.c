@@ -158,7 +158,6 @@ static int check_offsets(const struct vocab *v, int64_t n_bytes)
 	return 0;
 }
 
-/* Sets t->chat_template from the file, if it has one. */
 static int read_chat_template(struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct str text = {0};

@@ -103,8 +103,7 @@ static void return_encoder(struct bpe_state *o, struct encoder *s)
 	pthread_mutex_unlock(&o->lock);
 }
 
-/* Encodes text with an encoder of the pool, so that threads can encode at once. Returns the bytes
- * used. */
+/* Encodes text with an encoder of the pool, so threads do not wait. Returns the bytes used. */
 static int64_t encode_bpe(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
@@ -195,7 +194,6 @@ static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Sets *form to the normal form with this name; fails if it is unknown. */
 static int parse_normalizer(const char *name, enum normal_form *form, struct err *e)
 {
 	int i = NORMAL_NFC;

@@ -15,7 +15,6 @@ static int make_byte_vocab(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-/* Fails unless token i of 256 is byte i. */
 static int check_byte_vocab(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
@@ -31,8 +30,7 @@ static int check_byte_vocab(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-/* Copies up to `capacity` bytes as tokens; only counts them if `out` is NULL. Returns the bytes
- * used. */
+/* Copies up to `capacity` bytes as tokens, or counts if `out` is NULL. Returns bytes used. */
 static int64_t encode_bytes(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {

@@ -90,8 +90,7 @@ static int index_chars(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
-/* Encodes up to `capacity` characters; only counts them if `out` is NULL. Returns the bytes used.
- */
+/* Encodes up to `capacity` characters; only counts if `out` is NULL. Returns the bytes used. */
 static int64_t encode_chars(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {

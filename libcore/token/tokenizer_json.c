@@ -274,8 +274,7 @@ static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 	return 0;
 }
 
-/* Adds the pattern of a ByteLevel pre-tokenizer, if it has its own. Fails if none splits the text.
- */
+/* Adds the pattern of a ByteLevel pre-tokenizer, if it has one. Fails if none splits the text. */
 static int read_byte_level(const json_t *b, struct bpe_rules *r, struct err *e)
 {
 	if (json_is_true(json_object_get(b, "add_prefix_space")))
