@@ -18,7 +18,7 @@ static bool bins_matches(const char *path)
 	return directory_has_file(path, index_file) && !container_has_safetensors(path);
 }
 
-/* Appends the tensors of an open archive. */
+/* Appends the tensors of an open archive as items. Fails unless it is a dict of tensors. */
 static int add_tensors(
 	struct torch_file *f, int32_t file, const struct archive *a, struct err *e)
 {

@@ -46,7 +46,7 @@ struct numbered_name {
 	double decay;
 };
 
-/* Returns the names of an optimizer's parameters, sorted by number; for free(). */
+/* Returns the names of an optimizer's parameters, sorted by number, for free(). Sets *n. */
 static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t *n)
 {
 	struct pickle_each it;
@@ -156,7 +156,8 @@ static int read_rank(struct nanotron *t, int64_t rank)
 			rc = found ? add_state(t, rank, &a, found, k,
 					     pickle_field(p, node, kinds[k]))
 				   : err_set(t->e, EX_DATAERR,
-					     "%s: names lacks a parameter that has optimizer state",
+					     "%s: \"names\" lacks a parameter that has "
+					     "optimizer state",
 					     a.zip.name);
 	}
 	dict = pickle_get(p, p->root, "gradient_accumulator");
@@ -179,7 +180,7 @@ static int by_parameter_and_rank(const void *a, const void *b)
 	return order;
 }
 
-/* Finds the states of a parameter, of one kind, from all ranks. Returns their number. */
+/* Sets *out to the states of a parameter, of one kind, from all ranks. Returns their number. */
 static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
 	const struct state **out)
 {
@@ -272,7 +273,8 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
 				 "%s: the optimizer state of %s has %s elements than its "
-				 "%lld parameters on tp rank %lld: files of several runs?",
+				 "%lld parameters on tp rank %lld: the files may be of "
+				 "several runs",
 				 t->f->path, x->name, from < size ? "fewer" : "more",
 				 (long long)size, (long long)tp);
 }

@@ -114,7 +114,7 @@ static int dtype_of_storage(const char *name, size_t n_bytes)
 	return -1;
 }
 
-/* Finds the entry PREFIX/data.pkl, and sets a->prefix. */
+/* Sets *pkl to the entry PREFIX/data.pkl, and a->prefix to the prefix. Fails if it is missing. */
 static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct err *e)
 {
 	static const char name[] = "data.pkl";

@@ -188,7 +188,7 @@ static int open_bare_pickle(struct torch_file *f, const struct chunk *c, int fd,
 	return rc ? -1 : 0;
 }
 
-/* Finds the tree and node of a value, and reads the tree if the value has its own archive. */
+/* Sets *v to the tree and node of a value. Reads the tree if the value has its own archive. */
 static int open_value(
 	struct torch_file *f, const struct torch_item *x, struct value *v, struct err *e)
 {

@@ -428,7 +428,7 @@ static int check_sizes(struct zero *z)
 			if ((has + align - 1) / align != (want + align - 1) / align)
 				rc = err_set(z->e, EX_DATAERR,
 					"%s: the parameters of %s %lld have %lld elements, the %s "
-					"buffers %lld: files of several runs, or offloaded to disk",
+					"buffers %lld: from several runs, or offloaded to disk",
 					z->files.directory.s,
 					z->stage == 3 ? "rank" : "group", (long long)i,
 					(long long)want, kinds[k], (long long)has);
@@ -581,7 +581,7 @@ static int add_frozen(struct zero *z)
 	return rc < 0 ? -1 : 0;
 }
 
-/* Finds a rank's part of each frozen parameter in the rank's model file (ZeRO 3). */
+/* Sets z->buffers to a rank's part of each frozen parameter in its model file (ZeRO 3). */
 static int read_fragments(
 	struct zero *z, const struct archive *a, int64_t rank, int64_t begin)
 {
@@ -610,7 +610,7 @@ static int read_fragments(
 	return 0;
 }
 
-/* Finds the parts of the frozen parameters (from `begin` on) in all ranks' files (ZeRO 3). */
+/* Sets z->buffers to all ranks' parts of the frozen parameters, from `begin` on (ZeRO 3). */
 static int read_all_fragments(struct zero *z, int64_t begin)
 {
 	struct archive a;
@@ -625,7 +625,7 @@ static int read_all_fragments(struct zero *z, int64_t begin)
 	return rc;
 }
 
-/* Appends the frozen parameters (ZeRO 3). */
+/* Appends the frozen parameters (ZeRO 3); z->buffers then holds only their parts. */
 static int add_fragments(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;

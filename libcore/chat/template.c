@@ -93,7 +93,7 @@ static void load_built_in(struct chat_template *c, const char *name)
 		}
 }
 
-/* Returns the longest added token at the beginning of text, and its length; NULL: none. */
+/* Returns the longest added token at the begin of text, and sets *n_bytes; NULL: none. */
 static const struct bpe_added *find_added(
 	const struct tokenizer *t, const char *text, size_t n, int64_t *n_bytes)
 {

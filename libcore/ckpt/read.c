@@ -62,7 +62,7 @@ static int find_groups(
 			strs_add(&c->groups, names.v[i]);
 	}
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
-		rc = err_set(e, EX_DATAERR, "%s: %lld groups, more than %d", c->path,
+		rc = err_set(e, EX_DATAERR, "%s: has %lld groups, more than %d", c->path,
 			(long long)c->groups.n, CKPT_MAX_GROUPS);
 	return rc;
 }
@@ -109,8 +109,8 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	scoped_strs names = {0};
 	int rc = h5_list(h, "/model", &names, e);
 	if (!rc && (names.n < 1 || names.n > 1 << 20))
-		rc = err_set(e, EX_DATAERR, "%s: /model has %lld tensors", c->path,
-			(long long)names.n);
+		rc = err_set(e, EX_DATAERR, "%s: /model has %lld tensors, not 1 to 2^20",
+			c->path, (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
 	rc = rc || find_groups(c, h, &names, e);

@@ -202,7 +202,7 @@ static void describe_timeout(struct str *out)
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
 	if (append_ranks(out, SILENT))
 		str_puts(out,
-			" did not come, and did not answer (stopped, stuck or gone?); ");
+			" did not start it, and did not answer (stopped, hung or ended?); ");
 	append_ranks(out, SAME_WAIT);
 	str_puts(out, " waited for this operation");
 	for (int r = 0; r < watch.world->size; r++) {

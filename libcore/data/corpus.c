@@ -125,7 +125,7 @@ static bool is_same_corpus(const struct file *a, const struct file *b)
 	       a->info.count == b->info.count;
 }
 
-/* Checks that no file is missing. A corpus may be given several times, each file equally often. */
+/* Fails if a file is missing. A corpus may be given several times, each file equally often. */
 static int check_complete(const struct corpus *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -481,7 +481,8 @@ static size_t max_block_bytes(const struct segment *g)
 	return (size_t)(g->blocks.block_rows * g->blocks.row_bytes);
 }
 
-/* Checks a block, unless it was checked since the last change of a file. */
+/* Verifies a block, unless that was done since the last change of a file. Fails if it is damaged.
+ */
 static int check_at_first_use(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t block, struct err *e)
 {

@@ -50,7 +50,7 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 	return h5_fields_write(h, "/", table, s, e);
 }
 
-/* Checks that a file has at most the tokens of its corpus, or all if it is the only file. */
+/* Fails if a file has more tokens than its corpus, or fewer and is the only file. */
 static int check_tokens(
 	const struct shard_info *s, enum split split, const char *name, struct err *e)
 {

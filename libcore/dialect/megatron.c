@@ -24,7 +24,7 @@ static const struct fused_row others[] = {
 	{"norm.weight", {"decoder.final_layernorm.weight"}},
 	{"output.weight", {"output_layer.weight"}}, {0}};
 
-/* Finds a tensor of a group ("": the parameters, in fp32 from the optimizer if it has them). */
+/* Returns a tensor of a group ("": the parameters, in fp32 from the optimizer if it has them). */
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)
 {

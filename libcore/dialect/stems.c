@@ -26,7 +26,7 @@ static const struct stem *find_stem(
 /* Maximum distance between the parts of a fused tensor in the list. */
 enum { LOOK_BACK = 8 };
 
-/* Returns the foreign tensor with this name among the last few of the list; else appends one. */
+/* Returns the foreign tensor with this name among the last few of list[*n]; else appends one. */
 static struct foreign *find_or_add_foreign(struct foreign *list, int *n, const char *name)
 {
 	for (int i = *n - 1; i >= 0 && i >= *n - LOOK_BACK; i--)
@@ -52,7 +52,7 @@ static void add_part(struct foreign *f, const struct stem *r, const struct tenso
 		f->dims[!f->transposed] = t->dims[1];
 }
 
-/* Appends a zero bias for a module that has none in our model. */
+/* Appends to list[*n] a zero bias for a module that has none in our model. */
 static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 {
 	struct foreign *f = &list[(*n)++];

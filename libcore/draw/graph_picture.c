@@ -126,7 +126,7 @@ int graph_picture_check(const char *path, struct err *e)
 				 "--plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
-/* Escapes ]]> in texts: gnuplot does not, and strict XML parsers reject it. */
+/* Escapes ]]> in the texts of *picture: gnuplot does not, and strict XML parsers reject it. */
 static void escape_svg(struct str *picture)
 {
 	static const char end[] = "]]>";

@@ -72,7 +72,7 @@ int options_mark_frozen(struct model *m, const struct strs *list, struct err *e)
 				 "--freeze: all tensors match, so nothing would be trained");
 }
 
-/* Applies the entries REGEX=X of --lr-scale-of. */
+/* Sets the lr_scale of the tensors that entries REGEX=X of --lr-scale-of match. */
 static int set_lr_scales(struct model *m, const struct strs *list, struct err *e)
 {
 	for (int64_t i = 0; i < list->n; i++) {

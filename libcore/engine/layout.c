@@ -61,7 +61,7 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 		axis_names[a], (long long)round_up(n, ranks));
 }
 
-/* Checks a virtual degree, which a resumed run may first round up to its ranks. */
+/* Checks a virtual degree. In a resumed run, may first round *virtual_degree up to the ranks. */
 static int fit_virtual(
 	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {

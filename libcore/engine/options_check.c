@@ -10,7 +10,7 @@ int options_reject(const struct mistake *list, size_t n, struct err *e)
 	return 0;
 }
 
-/* Checks the options of local SGD that the column `needs` cannot express. */
+/* Fails if options of local SGD contradict each other, beyond the column `needs`. */
 static int check_edit(const struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
@@ -68,7 +68,7 @@ static int check_peak(const struct train_opts *o, struct err *e)
 		o->peak_flops);
 }
 
-/* Rejects options that exclude each other. */
+/* Fails if two options exclude each other, or if a value makes no sense with another. */
 static int check_pairs(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {

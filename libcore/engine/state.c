@@ -226,7 +226,7 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 	t->best_val_loss = info->best_val_loss;
 }
 
-/* Checks that checkpoint and data have one vocabulary, as the embedding's rows need. */
+/* Fails if checkpoint and data have different vocabularies, as the embedding's rows need one. */
 static int check_vocabulary(
 	const struct ckpt *c, const struct dataset *data, struct err *e)
 {

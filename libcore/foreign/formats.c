@@ -128,7 +128,8 @@ static int check_tokens(
 		return -1;
 	return v->tokenizer || !c.vocab || c.vocab == t->vocab.n
 		       ? 0
-		       : err_set(e, EX_USAGE, "%lld tokens, but %s has %lld",
+		       : err_set(e, EX_USAGE,
+				 "has %lld tokens, but the vocabulary of %s has %lld",
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 

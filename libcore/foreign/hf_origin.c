@@ -109,7 +109,7 @@ static json_t *load_file(const struct str *origin, const char *name)
 	return parse_json(json_object_get(all, name));
 }
 
-/* Appends a token or a list of tokens. Returns their number. */
+/* Sets *ids, for free(), to a token or a list of tokens. Returns their number. */
 static int64_t append_tokens(const json_t *end, uint32_t **ids)
 {
 	int64_t n = 0;

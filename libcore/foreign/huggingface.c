@@ -134,7 +134,7 @@ static void append_file_name(const struct ckpt_view *v, int tensor, struct str *
 			v->tensors[tensor].dims[0], h->list[index].transposed, out);
 }
 
-/* Finds a tensor by name, or by the name without the outer module, as in a bare model. */
+/* Returns a tensor by name, or by the name without the outer module; NULL: it is missing. */
 static const struct torch_item *find_item(const struct hf *h, const char *name)
 {
 	const struct torch_item *t = torch_find(&h->files, name);

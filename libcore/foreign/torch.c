@@ -410,7 +410,8 @@ static int check_moments(
 	return 0;
 }
 
-/* Checks that all tensors are used; adds moments and optimizer settings if the file has them. */
+/* Adds moments and optimizer settings to the view if the file has them. Fails if tensors are
+ * unused. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
@@ -508,7 +509,7 @@ static int check_gradient_values(const struct torch_view *x, struct err *e)
 	return 0;
 }
 
-/* Opens gradients of the model how->gradients_of. */
+/* Opens a file of gradients as a view with the tensors of how->gradients_of. Sets how->found. */
 static int load_gradients(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {

@@ -63,7 +63,7 @@ static int check_size(const struct model *m, struct err *e)
 	return err_set(e, EX_USAGE, "the model is too large: %.3g parameters", n);
 }
 
-/* Checks that each slice has whole key/value heads, or several slices share one. */
+/* Fails unless each slice has whole key/value heads, or several slices share one. */
 static int check_kv_heads(const struct model *m, struct err *e)
 {
 	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)

@@ -1,7 +1,7 @@
 /* Text for users from an option table: --help, --version, --print-config. */
 #include "options/options_internal.h"
 
-/* Prints text that begins at column `indent`, breaks lines at `width`, and indents them. */
+/* Prints text to f from column `indent`, breaks lines at `width`, and indents them. */
 static void print_wrapped(FILE *f, const char *text, int indent, int width)
 {
 	int column = indent;

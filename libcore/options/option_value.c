@@ -6,7 +6,7 @@
 
 /* ---- from text ------------------------------------------------------------------- */
 
-/* Prints a bound, in plain digits if it is a whole number of at most 15 digits. */
+/* Writes a bound to buf, in plain digits if it is a whole number of at most 15 digits. */
 static const char *bound_text(char buf[static NUM_TEXT], double v)
 {
 	if (v != floor(v) || fabs(v) >= 1e15)

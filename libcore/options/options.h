@@ -180,12 +180,12 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
- * different values; '-' stands for a missing key. */
 struct conf_text {
 	const struct str *text;
 	const char *name; /* in messages */
 };
+/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
+ * different values; '-' stands for a missing key. */
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *head,
 	const char *mid, const char *sep, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <unistd.h>
 
-/* Finds a file in $PT_SHARE, next to the installed program, or at the top of a source tree. */
+/* Searches $PT_SHARE, next to the installed program, and the top of a source tree. */
 void share_path(struct str *out, const char *relative)
 {
 	char exe[4096];

@@ -458,7 +458,7 @@ struct overlap {
 	int64_t next;	     /* the index of the part after this one */
 };
 
-/* Finds the next of n parts that has rows of the range; *o is initially 0. */
+/* Sets *o to the next of n parts with rows of the range; initially 0. False: there is none. */
 static bool next_overlap(
 	const struct part *list, int64_t n, const struct rows *r, struct overlap *o)
 {

@@ -125,7 +125,7 @@ static void count_gradients(const struct trainer *t, struct plan *p)
 			.gradient_memory = p->gradient_memory});
 }
 
-/* Plans a step of n_micro micro-batches. */
+/* Plans a step of n_micro micro-batches, and sets *p to its memory, messages and work. */
 static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro, struct plan *p)
 {
@@ -297,7 +297,7 @@ static int plan_all_ranks(const struct train_opts *o, struct model *m, int ranks
 	return largest;
 }
 
-/* Prints the totals; neighbors with equal totals share a line. */
+/* Appends the totals of all ranks; neighbors with equal totals share a line. */
 static void print_totals(
 	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
 {
@@ -367,7 +367,7 @@ static bool sums_all_gradients(const struct train_opts *o)
 	return ranks > 1 && o->zero < 2 && layout_micro_batches(o) > ranks;
 }
 
-/* Prints the memory plan of a rank, one line per use, and compares it with --memory. */
+/* Appends the memory plan of a rank, one line per use, compared with --memory. */
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {

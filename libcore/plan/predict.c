@@ -111,7 +111,7 @@ static void end_trace(const struct subject *s, int rank)
 	trace_clock = clock_seconds;
 }
 
-/* Simulates a step of n_micro micro-batches on a rank. */
+/* Simulates a step of n_micro micro-batches on a rank. Sets *p, and adds to the times in *a. */
 static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	struct actions *a, struct prediction *p)
 {
@@ -195,7 +195,7 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	return total;
 }
 
-/* Predicts a step of n_micro micro-batches, for the busiest of the first ranks of all stages. */
+/* Sets *p to the times of n_micro micro-batches on the busiest of all stages' first ranks. */
 static void predict_short(const struct subject *s, int64_t n_micro, struct prediction *p)
 {
 	const struct train_opts *o = s->o;
@@ -310,7 +310,7 @@ static double step_seconds(const struct cluster *c, const struct prediction *p)
 	return p->pipeline + p->rest + wait_seconds(c, p);
 }
 
-/* Prints the seconds of communication by group, with overlap (p[0]) and without (p[1]). */
+/* Appends the seconds of communication by group, with overlap (p[0]) and without (p[1]). */
 static void print_communication(const struct prediction p[2], struct str *out)
 {
 	double all = 0;
@@ -368,7 +368,7 @@ static void print_throughput(
 	print_pair(out, "mfu_causal", "%.4f", causal, "6 N + 6 L C T");
 }
 
-/* Prints the parts of a step, and its rates, with and without overlap. */
+/* Appends the parts of a step, and its rates, with and without overlap. */
 static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
@@ -396,7 +396,7 @@ static void print_step(
 	print_throughput(s, p, out);
 }
 
-/* Prints what the prediction leaves out. */
+/* Appends what the prediction leaves out. */
 static void print_limits(
 	const struct train_opts *o, const struct cluster *c, struct str *out)
 {

@@ -186,7 +186,7 @@ static int append_event(struct journal *j, int64_t step, const char *text, struc
 
 /* ---- the log of an earlier run ------------------------------------------------------ */
 
-/* Finds the first free names DIR/journal.txt.N and DIR/run.h5.N. */
+/* Sets *text and *h5 to the first free names DIR/journal.txt.N and DIR/run.h5.N. */
 static void find_free_names(const char *dir, struct str *text, struct str *h5)
 {
 	int n = 1;

@@ -246,8 +246,8 @@ static int read_event(const struct tfevents_sink *t, struct span event)
 
 enum { HEAD = 12, TAIL = 4 };
 
-/* Reads the next record: length, checksum, data, checksum. Returns 1, 0 if the file ends within
- * it, or -1 if it is damaged. */
+/* Sets *data to the next record's data, and moves *rest past it. Returns 1; 0: the file ends
+ * within the record; -1: it is damaged. */
 static int read_record(struct span *rest, struct span *data)
 {
 	if (rest->n < HEAD)

@@ -222,7 +222,8 @@ static int estimate_search_steps(struct split_regex *x, const struct subject *t,
 	return 0;
 }
 
-/* Finds the next match from `from` on, by pieces. Sets *e if it returns PCRE2_ERROR_CALLOUT. */
+/* Sets *begin and *end to the next match from `from` on. Returns PCRE2's code; CALLOUT: *e is set.
+ */
 static int find_match(struct split_regex *x, const struct subject *t, int64_t from,
 	int64_t *begin, int64_t *end, struct err *e)
 {

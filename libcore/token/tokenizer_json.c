@@ -93,7 +93,7 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 
 /* ---- added tokens ---------------------------------------------------------------- */
 
-/* Checks an added token. It may also be in the model's vocabulary, with the same id. */
+/* Fails if an added token has another id in the vocabulary, or flags that pt does not support. */
 static int check_added(
 	const json_t *vocab, const char *text, json_int_t id, bool strips, struct err *e)
 {
