@@ -423,15 +423,15 @@ static int check_sizes(struct zero *z)
 	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->has_moments); k++)
 		for (int64_t i = 0; i < n && !rc; i++) {
 			const struct vector v = vector_at(z, k, i);
-			int64_t has = vector_size(z, &v);
-			int64_t want = sizes[z->stage == 3 ? 0 : i];
-			if ((has + align - 1) / align != (want + align - 1) / align)
+			int64_t size = vector_size(z, &v);
+			int64_t expected = sizes[z->stage == 3 ? 0 : i];
+			if ((size + align - 1) / align != (expected + align - 1) / align)
 				rc = err_set(z->e, EX_DATAERR,
 					"%s: the parameters of %s %lld have %lld elements, the %s "
 					"buffers %lld: from several runs, or offloaded to disk",
 					z->files.directory.s,
 					z->stage == 3 ? "rank" : "group", (long long)i,
-					(long long)want, kinds[k], (long long)has);
+					(long long)expected, kinds[k], (long long)size);
 		}
 	free(sizes);
 	return rc;
@@ -685,9 +685,9 @@ static bool zero_matches(const char *path)
 	struct zero_files x;
 	if (container_has_safetensors(path))
 		return false;
-	bool is = zero_files_find(&x, path);
+	bool matches = zero_files_find(&x, path);
 	zero_files_release(&x);
-	return is;
+	return matches;
 }
 
 /* Appends the items of the checkpoint in directory f->path, and frees all temporary lists. */

@@ -141,13 +141,13 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 static bool find_one_file(const char *path, struct str *out)
 {
 	struct zero_files x;
-	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
-		  !x.has_stages && !x.has_experts &&
-		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
-	if (is && out)
+	bool is_one = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
+		      !x.has_stages && !x.has_experts &&
+		      !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
+	if (is_one && out)
 		str_printf(out, "%s/%s", x.directory.s, x.model.v[0]);
 	zero_files_release(&x);
-	return is;
+	return is_one;
 }
 
 static bool is_one_model_file(const char *path)

@@ -283,9 +283,9 @@ bool file_is_directory(const char *path)
 {
 	struct stat st;
 	int saved = errno;
-	bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	bool is_directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 	errno = saved;
-	return is;
+	return is_directory;
 }
 
 int file_make_directory(const char *path, struct err *e)

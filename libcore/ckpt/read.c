@@ -39,12 +39,12 @@ static int count_blocks(const struct ckpt *c)
 
 static bool has_any_tensor(struct h5 *h, const char *group, const struct strs *tensors)
 {
-	bool has = false;
-	for (int64_t i = 0; i < tensors->n && !has; i++) {
+	bool found = false;
+	for (int64_t i = 0; i < tensors->n && !found; i++) {
 		scoped_ptr char *path = text_printf("/%s/%s", group, tensors->v[i]);
-		has = h5_has(h, path);
+		found = h5_has(h, path);
 	}
-	return has;
+	return found;
 }
 
 /* Lists the groups of the file that have any of the tensors. */

@@ -82,7 +82,7 @@ void comm_sum_i64(struct comm *c, int64_t *v, int64_t n); /* in place */
 int64_t comm_max_i64(struct comm *c, int64_t v);
 int64_t comm_min_i64(struct comm *c, int64_t v);
 /* Sets all[rank] to the n_bytes bytes of each rank. */
-void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
+void comm_allgather(struct comm *c, const void *own, void *all, int64_t n_bytes);
 /* Error agreement: if any rank failed, every rank gets the error of the lowest rank that
  * failed, prefixed with that rank's number unless all ranks have the same error, and -1.
  * Required before the next collective after any operation that may fail on one rank only. */

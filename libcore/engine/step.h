@@ -62,9 +62,9 @@ struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
 /* Collective over the mesh. Runs all forwards and backwards, and sums the gradients. */
 void step_gradients(struct trainer *t, const struct pipe_input *in);
 /* Collective. Enqueues the gradients, the sums of loss, norm and votes over all ranks, and the
- * results of the step in t->end. `of`: workers that average their gradients, or NULL. */
-void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
-	const struct step_votes *votes, struct step_result *r);
+ * results of the step in t->end. `peers`: workers that average their gradients, or NULL. */
+void step_enqueue(struct trainer *t, const struct pipe_input *in,
+	const struct peers *peers, const struct step_votes *votes, struct step_result *r);
 /* Updates the parameters. */
 void step_update(struct trainer *t);
 /* Collective over the pipeline, after the step. Sets its times and the bubble. */

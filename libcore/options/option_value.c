@@ -128,7 +128,7 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 {
 	int64_t n = 0;
 	double d = 0;
-	const char *have;
+	const char *current;
 	text = text ? text : "";
 	switch (t->type) {
 	case OPT_FLAG:
@@ -141,11 +141,11 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 		parse_double(text, &d);
 		return *(const double *)v == d;
 	case OPT_ENUM:
-		have = t->values[*(const int *)v];
-		return !strcmp(have, *text ? text : t->values[0]);
+		current = t->values[*(const int *)v];
+		return !strcmp(current, *text ? text : t->values[0]);
 	case OPT_STR:
-		have = *(const char *const *)v;
-		return !strcmp(have ? have : "", text);
+		current = *(const char *const *)v;
+		return !strcmp(current ? current : "", text);
 	case OPT_LIST:
 		return !((const struct strs *)v)->n;
 	default:

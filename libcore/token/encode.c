@@ -244,18 +244,18 @@ static int64_t normalize_and_encode(struct encoder *s, const char *text, int64_t
 		return encode_normalized(s, text, n, final, o, e);
 	int64_t at = 0;
 	for (int64_t window = NORMAL_WINDOW; at < n;) {
-		int64_t here = min64(window, n - at);
-		int64_t used =
-			encode_window(s, text + at, here, final && here == n - at, o, e);
+		int64_t n_bytes = min64(window, n - at);
+		int64_t used = encode_window(
+			s, text + at, n_bytes, final && n_bytes == n - at, o, e);
 		if (used < 0)
 			return -1;
-		if (!used && here >= MAX_NORMAL_WINDOW &&
-			!is_normalized(s->table, text, here))
+		if (!used && n_bytes >= MAX_NORMAL_WINDOW &&
+			!is_normalized(s->table, text, n_bytes))
 			return err_set(e, EX_DATAERR,
 				"the text has a word of more than %lld bytes, which cannot be "
 				"normalized in pieces",
-				(long long)here);
-		if (!used && here == n - at)
+				(long long)n_bytes);
+		if (!used && n_bytes == n - at)
 			break;
 		at += used;
 		window = used ? NORMAL_WINDOW : 2 * window;

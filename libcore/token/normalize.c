@@ -215,9 +215,9 @@ static void sort_marks(int32_t *codes, int64_t n)
 	for (int64_t i = 0; i < n; i++)
 		at[combining_class(copy[i])]++;
 	for (int c = 0; c < 256; c++) {
-		int64_t here = at[c];
+		int64_t n_marks = at[c];
 		at[c] = sum;
-		sum += here;
+		sum += n_marks;
 	}
 	for (int64_t i = 0; i < n; i++)
 		codes[at[combining_class(copy[i])]++] = copy[i];
