@@ -102,11 +102,12 @@ int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e);
 /* Appends an item with this name, and charges for its memory. Returns NULL with *e set. */
 struct torch_item *items_add(
 	struct torch_file *f, const char *name, size_t n_bytes, struct err *e);
-/* Appends a tensor with the type and shape of *d. */
+/* Appends a tensor with the type and shape of *d. Returns its item; NULL with *e set. */
 struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
 	size_t n_bytes, const struct tensor_info *d, struct err *e);
-/* Appends a chunk to the last item: the box of these sizes at `begin`. Set the item's shape before,
- * and add chunks in the order of `begin`. The next items_add() fails if the budget is exceeded. */
+/* Appends a chunk to the last item, and returns it: the box of these sizes at `begin`. Set the
+ * item's shape before, and add chunks in the order of `begin`. The next items_add() fails if the
+ * budget is exceeded. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
 /* Sets the place of a contiguous chunk to byte `at` of its file. */

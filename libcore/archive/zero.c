@@ -92,7 +92,7 @@ static uint32_t *list_group_states(const struct pickle *p, int64_t n)
 	return list_numbered(p, elastic ? base : pickle_get(p, base, "state"), n);
 }
 
-/* Reads an integer, the value of an enum, or the maximum of a list; `none` for anything else. */
+/* Returns an integer, the value of an enum, or the maximum of a list; `none` for anything else. */
 static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
 {
 	int64_t max = none, x;

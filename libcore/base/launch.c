@@ -138,7 +138,8 @@ static bool users_are_visible(void)
 	       (!strcmp(pid, "pid:[4026531836]") || strcmp(ipc, "ipc:[4026531839]"));
 }
 
-/* Appends the paths of a process's mappings and open files. -1 with errno set: unreadable. */
+/* Appends the paths of a process's mappings and open files. Returns -1 with errno set: unreadable.
+ */
 static int list_used(const char *process, struct str *out)
 {
 	enum { MAX_MAPS = 1 << 26 };

@@ -210,7 +210,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	return rc;
 }
 
-/* Describes a file of another program by its first bytes; NULL: unknown. */
+/* Returns what kind of another program's file this is, by its first bytes; NULL: unknown. */
 static const char *describe_foreign_file(const char *first, size_t n)
 {
 	enum { LLMC_GPT2 = 20240326, LLMC_LLAMA = 20240803 };

@@ -35,8 +35,9 @@ struct comm {
 	int64_t sent; /* bytes that this rank has sent in the group */
 };
 
-/* Collective. The group of all ranks. MPI is loaded and initialized if a launcher has set PMI_RANK, PMI_ID,
- * PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with PT_MPI=yes. */
+/* Collective. Returns the group of all ranks. MPI is loaded and initialized if a launcher has set
+ * PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with
+ * PT_MPI=yes. */
 struct comm *comm_open(void);
 /* Creates a group that contains only this rank. */
 struct comm *comm_self(const char *name);

@@ -35,7 +35,7 @@ static void add_handle(struct comm_request *r, MPI_Request m)
 	memcpy(&r->handle[r->n_handles++], &m, sizeof(m));
 }
 
-/* Starts to send to the next rank, then to receive from the previous one, see comm_send(). */
+/* Starts to send to the next rank, then to receive from the previous one. Returns MPI's error. */
 static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -61,7 +61,7 @@ static void *own_block(const struct comm *c, const struct coll_args *a)
 /* Calls the nonblocking form of a collective if there is a request q, else the blocking form. */
 #define EITHER(start, call, ...) (q ? start(__VA_ARGS__, q) : call(__VA_ARGS__))
 
-/* Starts a collective and stores its request in *q. If q is NULL, runs the whole collective. */
+/* Starts a collective and sets *q; runs the whole collective if q is NULL. Returns MPI's error. */
 static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {

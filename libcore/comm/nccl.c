@@ -122,7 +122,7 @@ static struct nccl_config default_config(void)
 		.split_share = 0};
 }
 
-/* Adds a group with a stream of its own to nccl.groups. Its NCCL communicator is not set. */
+/* Returns a new group with a stream of its own, in nccl.groups. It has no communicator yet. */
 static struct nccl_group *add_group(struct comm *c, struct device *d)
 {
 	struct nccl_group *g = xcalloc(1, sizeof(*g));

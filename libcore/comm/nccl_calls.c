@@ -92,7 +92,7 @@ static void save_input(struct nccl_group *g, const struct comm_request *r)
 	copy_bytes(g->d, g->temp, a->recv, n_bytes);
 }
 
-/* Exchanges blocks between all pairs of ranks. */
+/* Enqueues an exchange of blocks between all pairs of ranks. Returns an NCCL error. */
 static int call_all_to_all(struct call *x, const struct comm *c)
 {
 	if (!x->send)

@@ -65,7 +65,7 @@ void simulate_end(void)
 
 /* ---- groups ---------------------------------------------------------------------- */
 
-/* Adds a group with these ranks of the world; NULL: all. */
+/* Returns a new group with these ranks of the world; NULL: all. */
 static struct group *add_group(const struct comm *c, const int *ranks)
 {
 	BUG_ON(sim.n_groups == MAX_GROUPS);

@@ -16,8 +16,9 @@ int state_save_end(struct trainer *t, struct err *e);
 bool state_save_done(const struct trainer *t);
 /* Warns on rank 0 that training waits for checkpoints, without memory for a copy. */
 void state_warn_no_copy(const struct trainer *t, int64_t n_bytes);
-/* Bytes of the copy on a rank, for the plan; and of the file. */
+/* Returns the bytes of a rank's copy of a checkpoint, for the plan. */
 int64_t state_copy_bytes(const struct trainer *t);
+/* Returns the bytes of a checkpoint file. */
 int64_t state_file_bytes(const struct trainer *t);
 
 /* Collective. All ranks read the file, or rank 0 broadcasts it. weights_only: for a new run. */

@@ -39,7 +39,7 @@ struct file {
 
 /* ---- in the thread --------------------------------------------------------------- */
 
-/* Waits until the last write is on the disk, and drops its pages. */
+/* Waits until the last write is on the disk, and drops its pages. Returns 0 or an errno. */
 static int flush_last_write(struct file *x)
 {
 	int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |

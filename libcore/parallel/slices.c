@@ -99,7 +99,8 @@ static void messages_end(struct slice_messages *m)
 
 /* ---- gathers --------------------------------------------------------------------- */
 
-/* Starts to send this rank's rows of x to the other ranks, and to receive their rows. */
+/* Starts to send this rank's rows of x to the other ranks, and to receive theirs. Returns the
+ * messages, for messages_end(). */
 static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;

@@ -146,8 +146,8 @@ static bool read_scalar(uint64_t type, struct span s, double *v)
 	return true;
 }
 
-/* Reads a tensor with one value. Fields: dtype 1, tensor_content 4, float_val 5, double_val 6,
- * int_val 7, int64_val 10. */
+/* Sets *v from a tensor with one value; false otherwise. Fields: dtype 1, tensor_content 4,
+ * float_val 5, double_val 6, int_val 7, int64_val 10. */
 static bool read_tensor(struct span tensor, double *v)
 {
 	struct field f;
