@@ -97,7 +97,7 @@ void comm_background_begin(void (*poll)(void *), void *arg);
 void comm_background_end(void (*poll)(void *), void *arg);
 /* Makes progress on background communication; never waits. */
 void comm_poll(void);
-/* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
+/* Returns false with PT_OVERLAP=no: communication that could overlap computation is completed at once,
  * to measure what overlap saves. The order of operations depends on it, so all ranks agree. */
 bool comm_overlaps(void);
 /* Sets what comm_overlaps() returns, for plans. */
