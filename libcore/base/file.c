@@ -283,9 +283,9 @@ bool file_is_directory(const char *path)
 {
 	struct stat st;
 	int saved = errno;
-	bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	bool is_directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 	errno = saved;
-	return is;
+	return is_directory;
 }
 
 int file_make_directory(const char *path, struct err *e)
@@ -407,7 +407,8 @@ int file_lock(const char *path, bool may_create, int *fd)
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
-/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. */
+/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. Ends the
+ * program without random numbers. */
 static void make_temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;

@@ -39,6 +39,7 @@ static int check_abi(void *library, const char *path, struct err *e)
 	return 0;
 }
 
+/* Sets the function pointers in `mpi` from a library. Fails if a function is missing. */
 static int load_functions(void *library, const char *path, struct err *e)
 {
 	void *symbol;

@@ -59,6 +59,7 @@ const char *nccl_version(void)
 	return text;
 }
 
+/* Ends the program with NCCL's error text and advice. */
 static NORETURN void die_with_error(const struct nccl_group *g, const char *what, int rc)
 {
 	const char *detail = g->c ? nccl.GetLastError(g->c) : "";
@@ -121,6 +122,7 @@ static struct nccl_config default_config(void)
 		.split_share = 0};
 }
 
+/* Returns a new group with a stream of its own, in nccl.groups. It has no communicator yet. */
 static struct nccl_group *add_group(struct comm *c, struct device *d)
 {
 	struct nccl_group *g = xcalloc(1, sizeof(*g));
@@ -132,6 +134,7 @@ static struct nccl_group *add_group(struct comm *c, struct device *d)
 	return g;
 }
 
+/* Removes a group from nccl.groups and frees it. */
 static void remove_group(struct nccl_group *g)
 {
 	struct nccl_group **link = &nccl.groups;

@@ -118,6 +118,7 @@ const struct torch_item *find_group_item(const struct placement *x, int group,
 int report_missing(const struct placement *x, int group, const char *name, struct err *e);
 /* Returns true for a tensor of ndim (1 or 2) dimensions with these sizes. */
 bool has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width);
+/* Sets the error that an item has the wrong shape. Returns -1. */
 int report_wrong_shape(
 	const struct placement *x, const struct torch_item *t, struct err *e);
 

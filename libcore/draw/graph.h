@@ -84,6 +84,7 @@ struct graph_style {
 	int width, height; /* in characters, and in lines without the legend */
 };
 
+/* Appends the graph as text: curves, axes and legend; or "no values of NAME". */
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
 
 /* The rows of an option table for graphs as text; `at` is the offset of a struct graph_opts. */

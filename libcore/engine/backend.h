@@ -35,5 +35,5 @@ int gemm_algorithms_save(struct device *d, const char *directory, struct err *e)
 /* Collective over `all`. With --gemm-algorithms measure, several ranks measure in a step whose
  * results are dropped, and use the choice of the first rank with each shape. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
-/* Does the run measure which algorithms are fastest? */
+/* Returns true if the run measures which algorithms are fastest. */
 bool gemm_algorithms_measured(const struct train_opts *o);

@@ -760,7 +760,7 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-/* Prints the options that are saved with a run, by group, for the manual. */
+/* Writes the options that are saved with a run, by group, to f, for the manual. */
 static void list_saved(FILE *f)
 {
 	const struct opt *group = NULL, *listed_group = NULL;

@@ -69,7 +69,7 @@ static const struct tensor *find_tensor(
 	return NULL;
 }
 
-/* Checks the shape of a tensor in a file. A vocabulary of 0 rows stands for any number. */
+/* Fails if a tensor in a file has another shape. A vocabulary of 0 rows allows any number. */
 static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 	const struct tensor *t, struct err *e)
 {

@@ -52,6 +52,7 @@ struct specified {
 	bool has_heads, has_context, has_tie;
 };
 
+/* Notes which settings the user specified, so that they are not derived from the tensors. */
 static int mark_specified(void *arg, const char *key, const char *value, struct err *e)
 {
 	struct specified *s = arg;
@@ -217,6 +218,7 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	return 0;
 }
 
+/* Fails if the sizes derived from the tensors do not form a valid model. */
 static int check_sizes(const struct model_config *c, const char *path, struct err *e)
 {
 	if (!c->layers || !c->ffn_dim)

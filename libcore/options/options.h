@@ -163,7 +163,8 @@ void opts_note_idle(
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Writes text as mdoc, with a newline. */
 void man_text(FILE *f, const char *s);
-/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+/* Sets *e to "WHAT: 'NAME' is none of A, B; did you mean 'B'?", without "WHAT: " if NULL, and
+ * returns -1. */
 int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n);
 /* Writes "; did you mean 'NAME'?" with the nearest of the names, or an empty text. Returns buf. */
@@ -179,12 +180,12 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
- * different values; '-' stands for a missing key. */
 struct conf_text {
 	const struct str *text;
 	const char *name; /* in messages */
 };
+/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
+ * different values; '-' stands for a missing key. */
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *head,
 	const char *mid, const char *sep, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */

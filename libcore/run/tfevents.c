@@ -77,6 +77,7 @@ struct field {
 	struct span bytes; /* the value, if it is not a varint */
 };
 
+/* Reads a varint from the span, and advances it. Returns -1 if it is incomplete. */
 static int read_varint(struct span *s, uint64_t *v)
 {
 	*v = 0;
@@ -129,7 +130,7 @@ static int read_field(struct span *s, struct field *f)
 enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
 enum { MAX_TAG = 1024, SESSION_START = 1 };
 
-/* Converts the bytes of one value of a tensor type. Returns false for other types and sizes. */
+/* Sets *v from the bytes of one value of a tensor type. Returns false for other types and sizes. */
 static bool read_scalar(uint64_t type, struct span s, double *v)
 {
 	if (type == TF_FLOAT && s.n == 4)
@@ -145,8 +146,8 @@ static bool read_scalar(uint64_t type, struct span s, double *v)
 	return true;
 }
 
-/* Reads a tensor with one value. Fields: dtype 1, tensor_content 4, float_val 5, double_val 6,
- * int_val 7, int64_val 10. */
+/* Sets *v from a tensor with one value; false otherwise. Fields: dtype 1, tensor_content 4,
+ * float_val 5, double_val 6, int_val 7, int64_val 10. */
 static bool read_tensor(struct span tensor, double *v)
 {
 	struct field f;
@@ -193,6 +194,7 @@ static int read_summary_value(
 	return rc;
 }
 
+/* Passes each value of a Summary message to the sink. Returns -1 if the message is damaged. */
 static int read_summary(
 	const struct tfevents_sink *t, int64_t step, double wall, struct span summary)
 {
@@ -244,8 +246,8 @@ static int read_event(const struct tfevents_sink *t, struct span event)
 
 enum { HEAD = 12, TAIL = 4 };
 
-/* Reads the next record: length, checksum, data, checksum. Returns 1, 0 if the file ends within
- * it, or -1 if it is damaged. */
+/* Sets *data to the next record's data, and moves *rest past it. Returns 1; 0: the file ends
+ * within the record; -1: it is damaged. */
 static int read_record(struct span *rest, struct span *data)
 {
 	if (rest->n < HEAD)
@@ -340,6 +342,7 @@ void tfevents_put_record(struct str *out, const struct str *data)
 	append_u32(out, masked_crc(out->s + at + HEAD, data->len));
 }
 
+/* Returns an Event message with its time and step, which the caller frees. */
 static struct str begin_event(double wall, int64_t step)
 {
 	struct str event = {0};
@@ -393,6 +396,7 @@ static void append_metadata(struct str *value)
 	append_message(value, 9, &metadata);
 }
 
+/* Appends a Value message to a Summary: fp32, or a tensor of double if x->wide. */
 static void append_scalar(struct str *summary, const struct tfevents_scalar *x)
 {
 	struct str value = {0};

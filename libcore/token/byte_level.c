@@ -60,6 +60,7 @@ json_t *parse_vocab_json(const struct str *text, const char *path, struct err *e
 	return j;
 }
 
+/* Sets *id from a JSON integer. Fails, naming the token, if it is not a valid id. */
 static int parse_vocab_id(
 	const json_t *number, const char *text, uint32_t *id, struct err *e)
 {

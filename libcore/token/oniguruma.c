@@ -50,6 +50,7 @@ static const struct {
 	{'D', "\\P{Nd}", "\\P{Nd}"},
 };
 
+/* Returns true if "NAME}" is a derived property of Unicode, not a script or category. */
 static bool is_derived_property(const char *name)
 {
 	static const char *const all[] = {
@@ -223,6 +224,7 @@ static int rewrite_interval(struct rewriting *w, struct err *e)
 	return 0;
 }
 
+/* Rewrites the next element of an Oniguruma pattern for PCRE2, appends it and advances w->p. */
 static int rewrite_next(struct rewriting *w, struct err *e)
 {
 	char c = *w->p;

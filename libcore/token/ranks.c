@@ -31,6 +31,7 @@ int base64_decode(const char *text, size_t n, struct str *out)
 	return 0;
 }
 
+/* Adds the token of a line "base64 rank" to the vocabulary. Ranks must be consecutive. */
 static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char *line,
 	size_t n, struct err *e)
 {
@@ -55,6 +56,7 @@ static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char
 	return 0;
 }
 
+/* Adds the tokens of all lines; empty lines are skipped. Errors name the line. */
 static int read_rank_lines(struct vocab_builder *b, const struct str *text, struct err *e)
 {
 	scoped_str bytes = {0};

@@ -68,6 +68,7 @@ static int foreign_ready(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Sets the error that pt cannot encode with a foreign tokenizer. Returns TEXT_BAD(0). */
 static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
@@ -79,6 +80,7 @@ static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64
 	return TEXT_BAD(0);
 }
 
+/* Makes *t a tokenizer of an unknown kind, which can decode but not encode. */
 static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 {
 	size_t n = strlen(kind);

@@ -36,7 +36,7 @@ only() { # PROGRAM...
 @test "a plot that cannot be is refused before anything is said" {
 	log_of 3 2 >a
 	code_of 64 pt-compare a a -p x.gif
-	[ "$output" = "pt-compare: plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
+	[ "$output" = "pt-compare: --plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
 }
 
 @test "--quiet says the verdicts only, and has the code" {

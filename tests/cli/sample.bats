@@ -228,7 +228,7 @@ make_chat() {
 	# a tokenizer that is not of this model
 	cp -r chat.hf bad
 	cp char.hf/tokenizer.json bad
-	reports 65 'bad: 17 tokens, but bad/model.safetensors has 276' pt-sample bad the
+	reports 65 'bad: has 17 tokens, but the vocabulary of bad/model.safetensors has 276' pt-sample bad the
 	echo '{"model": {"type": "Unigram"}}' >bad/tokenizer.json
 	reports 65 "tokenizer.json: the model 'Unigram' is not supported" pt-sample bad the
 	head -c 1000 chat.hf/model.safetensors >bad/model.safetensors
