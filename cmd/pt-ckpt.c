@@ -91,6 +91,8 @@ static void generate_man(int kind, FILE *f)
 	h5_fields_print_man(ckpt_fields, f);
 }
 
+/* Prints a line per checkpoint of each file or directory; without operands, of ".".
+ * Continues after a file that cannot be read, and returns the first error. */
 static int list_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
@@ -107,6 +109,7 @@ static int list_files(int n, char **names, const struct opts *o, struct err *e)
 	return e->code ? -1 : 0;
 }
 
+/* Prints the fields and tensors of a checkpoint, or only its options with --options. */
 static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -156,6 +159,7 @@ static int verify_files(int n, char **names, const struct opts *o, struct err *e
 	return e->code ? -1 : 0;
 }
 
+/* Prints the hash of the parameters of each file, as sha256sum does. */
 static int print_hashes(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -167,6 +171,7 @@ static int print_hashes(int n, char **names, const struct opts *o, struct err *e
 	return 0;
 }
 
+/* Prints a checkpoint's fields and the hashes of its tensors as JSON. */
 static int export_json(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -180,6 +185,7 @@ static int export_json(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
+/* Prints each tensor that differs. Returns the number of differences; -1 with *e set. */
 static int64_t print_tensor_differences(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
@@ -196,6 +202,8 @@ static int64_t print_tensor_differences(
 	return n;
 }
 
+/* Prints the differences of two checkpoints. Returns -1 if they differ (e->code is
+ * EX_FAILED, without a message), or on failure. */
 static int compare_checkpoints(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
@@ -266,6 +274,8 @@ static int write_output(
 	return convert_save(v, f, o->out, &how, e);
 }
 
+/* Writes the operand in another format, with another vocabulary if --vocabulary is given.
+ * */
 static int convert_file(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt_view v;
@@ -342,6 +352,7 @@ static int write_renamed(int n, char **names, const struct opts *o, struct err *
 		&(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
+/* Writes the parameters, rounded to --dtype, as a new checkpoint. */
 static int write_rounded(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -403,6 +414,7 @@ static const char *const *command_names(void)
 	return names;
 }
 
+/* Sets *e to a usage error that lists all commands. Returns -1. */
 static int missing_command_error(struct err *e)
 {
 	scoped_str list = {0};
@@ -488,6 +500,8 @@ static int check_operands(const struct command *c, int n, struct err *e)
 			      : "one checkpoint or more");
 }
 
+/* Checks operands and options of the command, runs it, and reports the file that it
+ * wrote. */
 static int run_command(const struct command *c, int n, char **operands,
 	const struct opts *o, struct err *e)
 {
@@ -499,6 +513,7 @@ static int run_command(const struct command *c, int n, char **operands,
 	return 0;
 }
 
+/* Runs the command that the first operand names. */
 static int run_named_command(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();

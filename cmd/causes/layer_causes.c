@@ -203,6 +203,8 @@ bool explained_by_stretch(struct cause_search *s)
 	return false;
 }
 
+/* Tries each stretched product in each layer. Returns true, with s->detail set, at the
+ * first that explains the gradients. */
 bool explained_by_stretch_of_layer(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;

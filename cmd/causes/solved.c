@@ -271,6 +271,7 @@ static bool find_old(const struct cause_search *s, struct old_slices *old)
 	return fits && max > 0;
 }
 
+/* Writes to s->detail which slices lacked the last update, and its learning rate. */
 static void describe_old_slices(
 	struct cause_search *s, const struct old_slices *old, double lr)
 {

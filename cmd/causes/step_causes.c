@@ -512,6 +512,7 @@ static bool is_path_possible(
 	}
 }
 
+/* Writes to s->detail what is wrong with the residual path: the text after "as if". */
 static void describe_path(struct cause_search *s, const struct path *p)
 {
 	char layer[40] = "all layers";

@@ -199,6 +199,8 @@ static int check_without_batch(struct step_check *c, struct err *e)
 	return judge_update(c, e);
 }
 
+/* Runs every test of a step with a known batch, and adds findings with their causes to c.
+ * config, before: names of the files with the model's settings. */
 static int check_with_batch(
 	struct step_check *c, const char *config, const char *before, struct err *e)
 {

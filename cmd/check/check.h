@@ -257,6 +257,7 @@ int describe_unchecked(const struct step_check *c, enum check_part part, struct 
 void step_check_print(const struct step_check *c, struct str *out);
 /* Prints the verdict line only. */
 void step_check_print_verdict(const struct step_check *c, struct str *out);
+/* Appends the whole check as one JSON object, and a newline. */
 void step_check_json(const struct step_check *c, struct str *out);
 /* report_page.c: Writes HTML or Markdown, by the suffix. batch: the names of its files.
  * Returns -1 with *e set on failure. */

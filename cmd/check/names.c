@@ -112,6 +112,7 @@ struct measures {
 	int64_t n;
 };
 
+/* Sets *x to norms of the reference gradients that a wrong grad_norm may equal. */
 static void measure_gradients(const struct step_check *c, struct measures *x)
 {
 	const struct model *m = &c->weights.m;

@@ -28,6 +28,8 @@ struct tally tally_test(const struct step_check *c, enum check_test test)
 	return t;
 }
 
+/* Appends the line of a test: how many tensors are within bounds, and the worst one.
+ * Appends nothing if no tensor was tested. */
 static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
@@ -63,6 +65,7 @@ static void append_file(
 		v->n_tensors, moments ? "" : "; no moments");
 }
 
+/* Appends the line with the size of the batch, the loss and the reference's precision. */
 static void append_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
@@ -76,6 +79,7 @@ static void append_batch(const struct step_check *c, struct str *out)
 	str_printf(out, " (%s)\n", c->computed);
 }
 
+/* Appends the line with grad_norm, the common factor and what clipping does to it. */
 static void append_scale(const struct step_check *c, struct str *out)
 {
 	double norm = c->reference.norm, clip = c->files.adam.clip;
@@ -100,6 +104,7 @@ static void append_scale(const struct step_check *c, struct str *out)
 	str_putc(out, '\n');
 }
 
+/* Appends the learning rate and the weight decay; nothing if the rate is unknown. */
 static void append_update(const struct step_check *c, struct str *out)
 {
 	int decayed = 0, plain = 0;
@@ -161,6 +166,7 @@ static const struct tensor_check *find_tensor_named(
 	return i < c->n ? &c->of[i] : NULL;
 }
 
+/* Appends the first wrong tensor in backward order, then one line per finding or note. */
 static void append_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
@@ -246,6 +252,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 	step_check_print_verdict(c, out);
 }
 
+/* Returns a new object with the residual and its bound; null if it was not tested. */
 static json_t *distance_json(const struct distance *d)
 {
 	json_t *j = json_object();
@@ -259,6 +266,8 @@ static json_t *distance_json(const struct distance *d)
 	return j;
 }
 
+/* Returns a new array with one object per tensor that the file after the step stores
+ * twice. */
 static json_t *copies_json(const struct step_check *c)
 {
 	json_t *all = json_array();
@@ -278,6 +287,7 @@ static json_t *copies_json(const struct step_check *c)
 	return all;
 }
 
+/* Returns a new object with the results of all tests of tensor x. */
 static json_t *tensor_json(const struct step_check *c, const struct tensor_check *x)
 {
 	json_t *j = json_object();

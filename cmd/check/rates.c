@@ -251,6 +251,8 @@ bool has_opposite_update(struct cause_search *s)
 	return has_other_lr(c, x) && x->lr / c->lr < 0 && !has_rate(c, x, 0);
 }
 
+/* Returns true if a tensor's learning rate differs from the other tensors' and is wrong.
+ * Sets s->detail to both rates. */
 bool has_wrong_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

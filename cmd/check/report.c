@@ -95,6 +95,7 @@ void append_verdict_reason(const struct step_check *c, struct str *out)
 		str_printf(out, "; %d note%s", notes, plural(notes));
 }
 
+/* Appends how many tensors are within bounds, and the bounds; or why none was tested. */
 static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
@@ -145,6 +146,7 @@ static void append_given_files(const struct check_report *r, struct str *out)
 	append_given_names(&r->c->given, out);
 }
 
+/* Appends the names of the batch's files, at most MAX_FILES, and its size. */
 static void append_batch(const struct check_report *r, struct str *out)
 {
 	enum { MAX_FILES = 8 };
@@ -171,6 +173,7 @@ static void append_reference(const struct check_report *r, struct str *out)
 		str_printf(out, "loss and gradients in %s", c->computed);
 }
 
+/* Appends the precision, and each parallel degree above 1: "fp32, dp=2, tp=4". */
 static void append_layout(const struct check_report *r, struct str *out)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
@@ -187,6 +190,7 @@ static void append_layout(const struct check_report *r, struct str *out)
 				(long long)degrees[i].n);
 }
 
+/* Appends AdamW's settings; nothing if --grads was given without exp_avg. */
 static void append_optimizer(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;

@@ -24,6 +24,8 @@ struct check_report {
 
 extern const char *const check_test_names[N_CHECK_TESTS];
 
+/* Initializes *r: one row per name in all layers, or per tensor if layers differ much.
+ * Borrows c and batch. */
 void report_maps_init(
 	struct check_report *r, const struct step_check *c, const struct strs *batch);
 void report_maps_release(struct check_report *r);
@@ -36,6 +38,7 @@ struct map_mark {
 	bool beyond;
 	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no color */
 };
+/* Returns the sign and color of a tensor's distance in test t, relative to its bound. */
 struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
 /* Returns true if a cell of the map of test t has a color. */

@@ -27,6 +27,7 @@ static int compare_layers(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
+/* Sets r->layers to the layer numbers in the tensors' names, each once and ascending. */
 static void list_layers(struct check_report *r)
 {
 	int64_t *all = xcalloc((size_t)r->c->n + 1, sizeof(*all));
@@ -40,6 +41,8 @@ static void list_layers(struct check_report *r)
 	r->layers = all;
 }
 
+/* Adds a row with empty cells to r: one cell per layer, or one if `outside`. Returns the
+ * row, which the next call may move. */
 static struct map_row *add_row(struct check_report *r, const char *name, bool outside)
 {
 	r->rows = xgrow(r->rows, r->n_rows, sizeof(*r->rows));

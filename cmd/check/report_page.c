@@ -14,6 +14,7 @@ static void append_title(const void *report, struct str *out)
 		f->before.name, f->after.name);
 }
 
+/* Appends the verdict and its reason. report: a struct check_report. */
 static void append_summary(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
@@ -30,6 +31,7 @@ static void append_summary(const void *report, struct doc *d)
 	doc_markup(d, "</p>", "\n");
 }
 
+/* Appends the section "What was checked": a table of facts about the step. */
 static void append_facts(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Checked", ""};
@@ -54,6 +56,8 @@ static void append_facts(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends the section "Scale": expected and seen values, and a note if it was not
+ * checked. */
 static void append_scales(const struct check_report *r, struct doc *d)
 {
 	const char *const head[] = {
@@ -80,6 +84,7 @@ static void append_scales(const struct check_report *r, struct doc *d)
 		doc_section_end(d);
 }
 
+/* Appends finding k as a list item: its text, its tensors and what it means. */
 static void append_finding(const struct check_report *r, int k, struct doc *d)
 {
 	const struct finding *f = &r->c->findings[k];
@@ -105,6 +110,7 @@ static void append_finding(const struct check_report *r, int k, struct doc *d)
 	doc_markup(d, "</p></li>\n", "\n");
 }
 
+/* Appends the section "Findings"; nothing if there are none. */
 static void append_findings(const struct check_report *r, struct doc *d)
 {
 	const struct step_check *c = r->c;
@@ -202,6 +208,7 @@ static void html_map(const struct check_report *r, enum check_test t, struct str
 	str_puts(out, "</div>\n");
 }
 
+/* Appends the section "Maps": a key to its signs, and a map per test. */
 static void html_maps(const struct check_report *r, struct doc *d)
 {
 	doc_section(d, "maps", "Maps");
@@ -220,6 +227,8 @@ static void html_maps(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends tensor i as a row of the table: sizes, distances, and the numbers of its
+ * findings. */
 static void html_tensor(const struct step_check *c, int i, struct doc *d)
 {
 	const struct tensor_check *x = &c->of[i];
@@ -246,6 +255,7 @@ static void html_tensor(const struct step_check *c, int i, struct doc *d)
 	doc_row_end(d);
 }
 
+/* Appends the section "Tensors": a table that is closed at first if it is long. */
 static void html_tensors(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Tensor", ">Elements", ">Gradient's norm",
@@ -279,6 +289,7 @@ static void md_row_name(
 	str_printf(out, "%*s", (int)(begin + widest - out->len + 2), "");
 }
 
+/* Appends the map of test t as a code block; nothing if no cell has a color. */
 static void md_map(const struct check_report *r, enum check_test t, struct str *out)
 {
 	struct str text = {0};
@@ -343,6 +354,7 @@ static void append_html_body(const void *report, struct doc *d)
 	html_tensors(r, d);
 }
 
+/* Appends the whole report as Markdown. report: a struct check_report. */
 static void append_markdown(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;

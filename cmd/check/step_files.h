@@ -43,6 +43,8 @@ struct tensor_step {
 	int64_t n;
 	float *p0, *p1, *m0, *m1, *v0, *v1;
 };
+/* Reads the values of a tensor before and after the step; what: a set of STEP_*. Returns -1 with
+ * *e set on failure. The caller calls tensor_step_free() in any case. */
 int tensor_step_read(struct tensor_step *t, const struct step_files *s, int tensor,
 	unsigned what, struct err *e);
 void tensor_step_free(struct tensor_step *t);

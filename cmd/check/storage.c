@@ -67,6 +67,8 @@ static bool is_stochastically_rounded(
 	return fabs(sum) <= 5 * sqrt(squares);
 }
 
+/* Returns true if the update of s->tensor differs from AdamW's as by stochastic rounding.
+ * If so, also widens the update's bound, so that it is no longer wrong. */
 bool has_stochastic_rounding(struct cause_search *s)
 {
 	struct step_check *c = s->c;

@@ -178,6 +178,8 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
+/* Sets the run's learning rate, judges each tensor's update by it, and sets c->decay to
+ * the median decay of the right ones. */
 static void judge_updates(struct step_check *c)
 {
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
@@ -399,6 +401,8 @@ static bool explains_update_slices(struct cause_search *s, int dim, int n)
 	return !equal;
 }
 
+/* Returns true if slices of the update have other factors. Sets s->detail to the factors.
+ * */
 bool explained_by_update_slices(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

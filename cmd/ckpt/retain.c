@@ -23,6 +23,7 @@ static int compare_losses(const void *a, const void *b)
 	return (x->val_loss > y->val_loss) - (x->val_loss < y->val_loss);
 }
 
+/* Marks as retained the `best` checkpoints with the lowest validation losses. */
 static void mark_best(struct candidate *list, int64_t n, int64_t best)
 {
 	scoped_ptr struct candidate **sorted =

@@ -76,6 +76,8 @@ static void append_names(const struct bench_column *c, struct str *out)
 		str_printf(out, "%s%s", i ? " " : "", name[i]);
 }
 
+/* Writes a column of the records as a data set at `path`, with its unit and names of
+ * values. */
 static int write_column(struct h5 *file, const struct bench_column *c, const char *path,
 	const struct records *r, struct err *e)
 {
@@ -171,6 +173,7 @@ static struct records result_records(
 	return (struct records){&rows->result[place], sizeof(*rows), n, file};
 }
 
+/* Writes facts, rows, fits and the results of both placements to an open file. */
 static int write_results(struct h5 *file, const struct bench_table *t,
 	const struct bench_about *about, struct err *e)
 {
@@ -195,6 +198,7 @@ static int open_result_file(struct h5 **file, const char *path, struct err *e)
 	return 0;
 }
 
+/* Returns -1 with *e set if a fit that was read has a value out of range. */
 static int check_fits(const struct records *r, struct err *e)
 {
 	const struct bench_fit *f = r->first;
@@ -209,6 +213,7 @@ static int check_fits(const struct records *r, struct err *e)
 	return 0;
 }
 
+/* Sets *fits[*n] to the fits of a file, allocated. Returns -1 with *e set on failure. */
 static int read_fits(struct h5 *file, const char *path, struct bench_fit **fits,
 	int64_t *n, struct err *e)
 {
@@ -231,6 +236,7 @@ int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struc
 	return h5_end(file, read_fits(file, path, fits, n, e), e);
 }
 
+/* Returns -1 with *e set if a row that was read lacks its collective, size or group. */
 static int check_rows(const struct bench_table *t, const char *path, struct err *e)
 {
 	for (int64_t i = 0; i < t->n_rows; i++) {
@@ -243,6 +249,7 @@ static int check_rows(const struct bench_table *t, const char *path, struct err 
 	return 0;
 }
 
+/* Copies the settings of the earlier run into t->settings. */
 static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
 {
 	static const struct h5_field field[] = {
@@ -256,6 +263,8 @@ static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
 	return 0;
 }
 
+/* Reads rows, settings and fits into *t. Returns -1 with *e set; the caller releases *t
+ * in any case. */
 static int read_results(
 	struct h5 *file, const char *path, struct bench_table *t, struct err *e)
 {

@@ -41,6 +41,7 @@ static int parse_split(
 	return rc;
 }
 
+/* Returns the number of distinct hosts of n ranks. */
 static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 {
 	int64_t hosts = 0;
@@ -60,6 +61,7 @@ static struct bench_group *add_group(struct bench_groups *g, struct bench_group 
 	return &g->list[g->n - 1];
 }
 
+/* Adds the group of all ranks, which borrows the communicators of both libraries. */
 static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIES],
 	const struct peer *peers)
 {

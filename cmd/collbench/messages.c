@@ -70,6 +70,7 @@ void bench_run_requests(struct comm_requests *r)
 	comm_requests_release(r);
 }
 
+/* Sends or receives n_bytes with `peer`, and waits for the end, as --calls specifies. */
 static void send_or_recv(struct bench *b, bool is_sender, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};

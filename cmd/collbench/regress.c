@@ -139,6 +139,7 @@ static void begin_line(const char *what, const struct bench_row *r, struct str *
 		bench_group_names()[r->group], (long long)r->group_ranks);
 }
 
+/* Appends the line of a result that became faster or slower: both times and the noise. */
 static void print_change(const struct bench_row *now, int place,
 	const struct bench_judged *j, struct str *out)
 {
@@ -199,6 +200,8 @@ static void print_missing_rows(struct comparison *t, const struct bench_table *o
 	}
 }
 
+/* Appends the counts of all verdicts, the mean ratio of times, and the sums that differ.
+ * */
 static void print_totals(const struct comparison *t)
 {
 	int64_t judged = count_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];

@@ -127,6 +127,8 @@ static bool check_collective(struct bench *b, enum coll what)
 		info->name, runs, (long long)wrong);
 }
 
+/* Checks each wanted collective, and prints a line for each. Returns true if all are
+ * right. Collective. */
 static bool check_collectives(
 	struct comm *c, const bool wanted[N_BENCH], const struct bench_fault *fault)
 {
@@ -177,6 +179,7 @@ struct trips {
 	int n, n_bad, slow[2]; /* pairs; pairs with wrong bytes; the slowest pair */
 };
 
+/* Adds the round trip of ranks a and b to *t. seconds: NAN if its data were wrong. */
 static void add_trip(struct trips *t, double seconds, int a, int b)
 {
 	t->n++;

@@ -119,6 +119,7 @@ static bool is_shown(const struct bench_table *t, const struct bench_column *c)
 	return c->width && (c->set == SET_ALWAYS || t->shown[c->set]);
 }
 
+/* Prints the column's value of the record `from`, right-aligned, after a space. */
 static void print_cell(const struct bench_column *c, const void *from)
 {
 	const void *v = (const char *)from + c->offset;
@@ -207,6 +208,7 @@ void table_print_footer(const struct bench_table *t)
 			(long long)waited, (long long)(waited + parts));
 }
 
+/* Prints the fit as one line, which begins with "#". */
 static void print_fit(const struct bench_fit *f)
 {
 	putchar('#');

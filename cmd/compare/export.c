@@ -92,6 +92,7 @@ static void add_unique(struct strs *names, const char *name)
 	strs_add(names, s.s);
 }
 
+/* Appends to x->columns each column that any log has: the axes first, except steps. */
 static void list_all_columns(struct exporting *x)
 {
 	for (int i = 0; i < x->n; i++)
@@ -173,6 +174,7 @@ static void append_field(struct str *out, const char *s)
 		str_putc(out, '"');
 }
 
+/* Writes one line per row of a log that has any exported value. */
 static void write_csv_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
@@ -195,6 +197,8 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 	}
 }
 
+/* Writes all logs as CSV. Adds a column for loss to x->columns if only train_loss is
+ * exported. */
 static int write_csv(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_str head = {0};
@@ -229,6 +233,7 @@ static char *quote_json(const char *s)
 	return json_dumps(j, JSON_ENCODE_ANY);
 }
 
+/* Writes one JSON object per line for each row of a log that has any exported value. */
 static void write_json_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];

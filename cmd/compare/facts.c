@@ -5,6 +5,8 @@
 /* Limits for hostile logs: pairs of key and value, and the length of each. */
 enum { MAX_PAIRS = 2048, MAX_VALUE = 4096 };
 
+/* Appends a key and its value to the list `to` (struct strs); drops them if the list is
+ * full or one is too long. Returns 0. */
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
 	struct strs *pairs = to;
@@ -154,6 +156,7 @@ enum group { GROUP_RUN, GROUP_OPTIONS, GROUP_ARITHMETIC, GROUP_ENVIRONMENT, N_GR
 static const char *const group_names[N_GROUPS] = {
 	"run", "option", "arithmetic", "environment"};
 
+/* Appends the keys and values of one group of a log's facts to *pairs. */
 static void add_group_pairs(const struct run_log *l, enum group g, struct strs *pairs)
 {
 	if (g == GROUP_RUN)

@@ -98,6 +98,7 @@ static void subtract_control(
 	test->n = n;
 }
 
+/* Adds a figure without points to f, which has space for it. Returns the figure. */
 static struct figure *add_figure(
 	struct figures *f, const char *column, bool is_difference)
 {
@@ -150,6 +151,7 @@ static void add_difference_figure(struct figures *f)
 	set_range(fig, n, f->r->whole_range);
 }
 
+/* Sets f->x to the range of x of all points of all figures; 0 to 1 if there are none. */
 static void set_x_range(struct figures *f)
 {
 	f->x = (struct scale){INFINITY, -INFINITY, false};

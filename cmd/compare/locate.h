@@ -19,6 +19,8 @@ struct held_signals {
 	sigset_t held, old_mask; /* signals held back; mask before */
 	int received;		 /* the signal that ended a replay; 0: none */
 };
+/* Blocks SIGCHLD and the signals that end the program, except ignored ones, until
+ * replay_release_signals(). Sets *h. */
 void replay_hold_signals(struct held_signals *h);
 /* Delivers signals that were held back, which may end the program. */
 void replay_release_signals(struct held_signals *h);

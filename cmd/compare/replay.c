@@ -220,6 +220,8 @@ static int check_status(const struct replay *r, int status, const char *messages
 	return -1;
 }
 
+/* Runs a replay's program until its end, with its output in the file `messages`. Sets *status.
+ * Returns -1 with *e set if it cannot be run or a signal interrupts it. */
 static int run_program(
 	const struct replay *r, const char *messages, int *status, struct err *e)
 {

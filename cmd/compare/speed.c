@@ -165,6 +165,7 @@ int choose_speed_column(const struct run_log *logs, int n)
 	return COL_TPS;
 }
 
+/* Returns the ratio of two medians with its 95 % interval, still without words. */
 static struct speed_diff compare_measure(
 	const struct measure *m, struct speed a, struct speed b)
 {

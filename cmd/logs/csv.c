@@ -434,6 +434,8 @@ static void set_loss_sums(struct build *b, int64_t step, const double sums[stati
 				round(sums[i] * decimals) / decimals);
 }
 
+/* Adds a row of a table to b; the first line that is not blank is the header. Records fields that
+ * cannot be read, for a warning. Returns true if the row has values. */
 bool parse_csv_line(struct build *b, struct span line)
 {
 	struct table *t = &b->table;

@@ -169,6 +169,7 @@ static size_t color_length(struct span s)
 	return n < s.n ? n + 1 : n;
 }
 
+/* Sets *out to the line without escape sequences for colors. */
 static void strip_color(struct span line, struct str *out)
 {
 	str_clear(out);

@@ -113,6 +113,8 @@ static int count_match_step(pcre2_callout_block *block, void *build)
 		       : PCRE2_ERROR_CALLOUT;
 }
 
+/* Adds the groups of the user's regular expression to b if it matches the line. Counts
+ * lines; after a match that took too many steps, all lines are skipped. */
 bool parse_pattern_line(struct build *b, struct span line)
 {
 	const pcre2_code *code = b->opts->formats->regex;

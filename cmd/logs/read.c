@@ -379,6 +379,7 @@ int log_list_runs(const char *path, struct strs *names, struct err *e)
 	return rc;
 }
 
+/* Reads a file or directory into r->l. Returns -1 with *e set, and r->l freed. */
 static int parse_log(struct log_reading *r, const char *path,
 	const struct log_options *opts, struct err *e)
 {

@@ -276,6 +276,7 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --untie-embeddings-and-output-weights");
 }
 
+/* Appends the options of Megatron-LM for the layout. */
 static void megatron_arguments(const struct train_opts *o, const struct model *m,
 	const struct layout *l, struct str *out)
 {

@@ -42,6 +42,7 @@ static struct piece_document *append_piece_document(struct piece *p)
 	return d;
 }
 
+/* Appends n ids to the piece in its token width, and counts them. */
 static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
 	char bytes[2048];
@@ -204,6 +205,7 @@ static int64_t encode_marked(struct worker *w, struct err *e)
 	return all;
 }
 
+/* Appends the token ids of a record to the worker's piece, and marks those that count. */
 static void append_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
@@ -228,6 +230,8 @@ static int64_t encode_document(struct worker *w, const struct document_part *par
 	return n;
 }
 
+/* Appends the end-of-text token to the worker's piece, if the tokenizer has one. It
+ * counts if the token before it does. */
 static void append_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
@@ -295,6 +299,8 @@ static bool has_too_many_marks(
 	       tokenizer_find_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
+/* Filters and encodes a document or a part of one, and appends it to the worker's piece;
+ * if the pass learns a vocabulary, only counts its words. */
 static int process_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
@@ -366,6 +372,7 @@ static struct hash128 batch_key(const struct batch *b, uint64_t options)
 	return hash128_bytes(all, sizeof(all), 0);
 }
 
+/* Stores the sort key of batch `number`, and grows the list of keys. Thread-safe. */
 static void store_key(struct encode_state *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
@@ -379,6 +386,7 @@ static void store_key(struct encode_state *s, int64_t number, struct hash128 key
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* Reads the text of a part of a batch and processes it; skips it if blank or broken. */
 static int process_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {

@@ -85,6 +85,8 @@ static int add_directory(struct inputs *in, const struct prepare *p, const char 
 	return rc;
 }
 
+/* Adds a file, all files of a directory, or standard input ("-"). Fails if there is none.
+ * */
 static int add_path(
 	struct inputs *in, const struct prepare *p, const char *path, struct err *e)
 {
@@ -106,6 +108,7 @@ static int add_path(
 	return 0;
 }
 
+/* Adds an operand: a path, or a pattern that pt-prepare expands as a shell does. */
 static int add_operand(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
 {
@@ -173,6 +176,7 @@ static int add_weighted_source(
 	return add_operand(in, p, colon + 1, e);
 }
 
+/* Adds all --source options, or else the operands; standard input if there are none. */
 static int add_inputs(struct inputs *in, const struct prepare *p,
 	const struct strs *operands, struct err *e)
 {

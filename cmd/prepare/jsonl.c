@@ -89,6 +89,8 @@ static int hex_digit(char c)
 				      : -1;
 }
 
+/* Reads four hexadecimal digits of an escape into *code. Returns false if they are
+ * invalid. */
 static bool scan_hex(struct scan *s, uint32_t *code)
 {
 	*code = 0;
@@ -290,6 +292,7 @@ static bool scan_turns(struct scan *s, struct line_fields *f)
 	return false;
 }
 
+/* Reads the value of field i: the text itself, or the text of its chat turn. */
 static bool scan_field(struct scan *s, struct line_fields *f, int i)
 {
 	struct chat_turns *t = f->turns;

@@ -193,6 +193,7 @@ static int open_rank_file(struct pieces *w, int rank, bool is_own, struct err *e
 	return rc;
 }
 
+/* Locks this rank's files in the --work directory until the program ends. */
 static int lock_work_files(struct pieces *w, int rank, struct err *e)
 {
 	scoped_ptr char *path = text_printf("%s/lock-%d", w->work, rank);

@@ -34,6 +34,7 @@ static int check_output_name(const struct prepare *p, struct err *e)
 	return 0;
 }
 
+/* Rejects what several ranks cannot do: work without --work, or read a stream. */
 static int check_ranks(const struct job *j, struct err *e)
 {
 	if (j->comm->size == 1)
@@ -166,6 +167,8 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 	return 0;
 }
 
+/* Opens the inputs, learns a vocabulary, encodes all text; then rank 0 writes the shards.
+ * Returns -1 with the same *e on all ranks. Collective. */
 static int run_job(
 	struct job *j, const struct strs *operands, struct prepared *out, struct err *e)
 {

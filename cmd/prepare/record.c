@@ -25,6 +25,8 @@ static const char *const default_fields[] = {
 	[RECORD_MASK] = "input_ids,mask",
 };
 
+/* Sets r->field[] to the names of one or two fields (--field or the default), allocated.
+ * */
 static int read_fields(struct records *r, struct err *e)
 {
 	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
@@ -42,6 +44,7 @@ static int read_fields(struct records *r, struct err *e)
 	return 0;
 }
 
+/* Rejects options that do not fit the kind of records. t: NULL if unknown. */
 static int check_options(
 	const struct records *r, const struct tokenizer *t, struct err *e)
 {
@@ -177,6 +180,7 @@ static int apply_template(const struct records *r, struct marked *out, struct er
 	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
+/* Reads the turns of a conversation, and applies the chat template to them. */
 static int read_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -251,6 +255,8 @@ static int64_t find_character(
 	return from == to ? at : -1;
 }
 
+/* Reads a text and the spans of it that count: pairs [begin, end) of characters,
+ * ascending. */
 static int read_spans(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {

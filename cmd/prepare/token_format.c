@@ -18,6 +18,8 @@ static bool nanogpt_detect(const char *path, const char *first, size_t n)
 	return text_ends(path, ".bin");
 }
 
+/* Sets the token type and the number of tokens of a file of nanoGPT, which has no header.
+ * */
 static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	f->type = u16;
@@ -68,6 +70,8 @@ static bool llmc_detect(const char *path, const char *first, size_t n)
 	return find_llmc_kind(magic) || magic == LLMC_EVAL;
 }
 
+/* Reads the header of a file of llm.c, and sets the token type, the number and the begin.
+ * */
 static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	int32_t header[LLMC_WORDS];
@@ -262,6 +266,7 @@ static int megatron_documents(struct token_file *f, const struct megatron_index 
 	return 0;
 }
 
+/* Reads the index next to a file of Megatron: its token type and its documents. */
 static int megatron_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	scoped_str text = {0}, name = {0};

@@ -30,6 +30,7 @@ static void describe_tensors(const struct run *r)
 	info("tensors:\n%.*s", (int)tree.len - 1, tree.s);
 }
 
+/* Appends the line with the sizes of both splits and the tokenizer. */
 static void describe_data(const struct run *r, struct str *out)
 {
 	const struct dataset *d = &r->data;
@@ -41,6 +42,7 @@ static void describe_data(const struct run *r, struct str *out)
 		(long long)d->tokenizer.vocab.n, d->tokenizer.kind->name);
 }
 
+/* Appends lines with the batch, the FLOPs per token and the memory of a step. */
 static void describe_step(const struct run *r, struct str *out)
 {
 	const struct trainer *t = &r->t;
@@ -64,6 +66,7 @@ static void describe_step(const struct run *r, struct str *out)
 	add_line(out, "memory", "%s per rank", text_bytes(bytes, (double)r->max_bytes));
 }
 
+/* Appends lines with the layout, and with the workers of local SGD if it is used. */
 static void describe_layout(
 	const struct run *r, const struct run_info *i, struct str *out)
 {

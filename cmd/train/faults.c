@@ -60,6 +60,7 @@ static void wait_and_poll(double ms)
 	}
 }
 
+/* Parses WORKER:FIRST:LAST, a worker and its steps with wrong batches. NULL: none. */
 static int parse_corruption(const char *text, struct fault_corruption *c, struct err *e)
 {
 	*c = (struct fault_corruption){.worker = -1};

@@ -18,6 +18,7 @@ struct record {
 	int rank;
 };
 
+/* Adds a record of this rank without a hash; returns it, to be moved by the next call. */
 static struct record *add_record(struct run *r, enum step_phase phase, int64_t layer)
 {
 	struct run_hashes *h = &r->hashes;
@@ -133,6 +134,8 @@ static int64_t result_layer(const struct model *m, const struct result *x)
 	return x->use ? m->c.layers : x->tensor->unit - 1;
 }
 
+/* Hashes a result of the forward or backward pass: the observer of passes. context: a
+ * struct run. */
 static void hash_result(void *with, const struct result *x)
 {
 	struct run *r = with;
@@ -158,6 +161,8 @@ struct hashing {
 	enum step_phase phase;
 };
 
+/* Hashes a part of a tensor in the store, copied to the host. context: a struct hashing.
+ * */
 static void hash_part(void *with, const struct part *x)
 {
 	const struct hashing *h = with;
@@ -229,6 +234,7 @@ static int compare_layers(const struct record *a, const struct record *b)
 	return 0;
 }
 
+/* Orders records for qsort() so that the parts and copies of a tensor are neighbors. */
 static int compare_for_merging(const void *x, const void *y)
 {
 	const struct record *a = x, *b = y;

@@ -271,6 +271,8 @@ static void end_delayed_fragment(struct run *r)
 	report_end(r, f);
 }
 
+/* Sets the columns about synchronization in a row, and starts to count bytes for the next
+ * row. */
 static void set_sync_columns(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;

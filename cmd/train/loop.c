@@ -22,6 +22,8 @@ static void on_stop(int sig)
 	stop_signal = sig;
 }
 
+/* Installs a handler that requests a stop, for SIGTERM, SIGUSR1, SIGINT and SIGHUP (not
+ * under nohup). */
 static void catch_signals(void)
 {
 	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
@@ -144,6 +146,7 @@ static void begin_sample_text(
 	free(ids);
 }
 
+/* Draws n more tokens of a sample, and appends their text to x->text. Run by one rank. */
 static void draw_sample(struct run *r, struct sample *x, int64_t n)
 {
 	struct trainer *t = &r->t;
@@ -218,6 +221,7 @@ struct due {
 	bool last, log, eval, replicas, save, sample;
 };
 
+/* Returns what is due after this step: logging, evaluation, checkpoint and so on. */
 static struct due find_due_actions(struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -339,6 +343,8 @@ static void print_profile_if_done(struct run *r, bool is_last_step)
 
 /* ---- the end of a run -------------------------------------------------------------- */
 
+/* Reports why the step failed, in the journal and on stderr, and frees the reason.
+ * Returns the exit status. */
 static int fail_step(struct run *r, struct step_result *s)
 {
 	report_event(r, "stopped: %s", s->why.s);
@@ -489,6 +495,7 @@ static int train(struct run *r)
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }
 
+/* Evaluates once and prints the row (--eval-only). Returns 0. Collective. */
 static int evaluate_only(struct run *r)
 {
 	struct row row = report_new_row(r);

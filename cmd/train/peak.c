@@ -1,6 +1,7 @@
 /* The peak FLOP/s that MFU divides by. */
 #include "train/train_internal.h"
 
+/* Returns a matrix [n][n] of small integers, rounded to `type`, in the arena. */
 static struct mat make_operand(
 	struct device *d, struct arena *a, int64_t n, enum dtype type)
 {

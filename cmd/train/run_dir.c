@@ -43,6 +43,8 @@ static bool holds_run(const char *dir)
 	return n > 0 || has_rows(dir);
 }
 
+/* Fails if the directory has a run that would be overwritten, unless the options permit
+ * it. */
 static int check_no_run_to_lose(
 	const struct run *r, const char *dir, const struct train_opts *o, struct err *e)
 {

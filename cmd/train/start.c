@@ -10,6 +10,8 @@
 
 /* ---- the description of a run --------------------------------------------------- */
 
+/* Returns "SLURM_JOB_ID=123" or the like, in static memory; NULL: not in a scheduler's
+ * job. */
 static const char *scheduler_job(void)
 {
 	static const char *const vars[] = {
@@ -111,6 +113,7 @@ static struct run_info make_info(
 	};
 }
 
+/* Warns if this host has fewer processors than threads of all ranks. */
 static void warn_of_threads(int64_t threads)
 {
 	const struct comm_place *place = comm_place();

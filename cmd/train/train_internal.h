@@ -56,7 +56,10 @@ bool report_is_due(const struct run *r);
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
 /* Write a row to the log, an event to the journal, and a line to standard output. */
 void report_write_row(struct run *r, const struct row *row);
+/* Writes an event to the journal on the first rank. A failure is a warning. */
 void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+/* Prints a line and a newline in place of the progress bar. If stdout fails, warns once
+ * and prints no more. */
 void report_print(struct run *r, const char *line);
 /* Writes run.h5 if it is at least that many seconds old. */
 void report_publish(struct run *r, double seconds);
@@ -76,6 +79,8 @@ struct run_tensorboard {
 /* Creates the event file of this worker, for the steps after `resume` (-1: a new run). */
 int tensorboard_open(
 	struct run *r, const struct train_opts *o, int64_t resume, struct err *e);
+/* Appends a row to the event file. If that fails, warns once and retries with the next
+ * row. */
 void tensorboard_row(struct run *r, const struct row *row);
 void tensorboard_close(struct run *r);
 

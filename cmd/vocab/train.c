@@ -75,6 +75,7 @@ static uint64_t pair_key(uint32_t left, uint32_t right)
 	return (uint64_t)left << 32 | right;
 }
 
+/* Doubles the hash table of pairs, and inserts all pairs again. */
 static void grow_slots(struct trainer *t)
 {
 	t->n_slots = max64(1 << 16, 2 * t->n_slots);
@@ -119,6 +120,7 @@ static void queue_push(struct trainer *t, const struct token_pair *p)
 	t->queue[i] = x;
 }
 
+/* Removes the most frequent pair from the heap, and returns it. */
 static struct queued queue_pop(struct trainer *t)
 {
 	struct queued *q = t->queue, first = q[0], x = q[--t->n_queue];
@@ -156,6 +158,7 @@ static void set_byte_tokens(uint32_t token_of[N_BYTES])
 				token_of[b] = n++;
 }
 
+/* Copies the words of w to t, as sequences of byte tokens with their counts. */
 static void words_to_tokens(struct trainer *t, const struct train_words *w)
 {
 	uint32_t token_of[N_BYTES];
@@ -244,6 +247,8 @@ static int64_t count_special(const struct train_config *c)
 	return (c->end_of_text != NULL) + c->special.n;
 }
 
+/* Allocates the tables of tokens for the whole vocabulary, and adds the 256 bytes as
+ * tokens. */
 static void add_byte_tokens(struct trainer *t)
 {
 	uint32_t token_of[N_BYTES];
@@ -339,6 +344,8 @@ static void apply_changes(
 	}
 }
 
+/* Adds a token that merges a pair, appends the merge to *r, and replaces the pair in all
+ * words. */
 static void merge_pair(struct trainer *t, uint64_t key, struct bpe_rules *r)
 {
 	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
