@@ -241,7 +241,7 @@ static int prune_run(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (!o->keep_last && !o->keep_every && !o->keep_best)
 		return err_set(e, EX_USAGE,
-			"prune needs a rule: --keep-last, --keep-every or --keep-best");
+			"prune needs a rule; give --keep-last, --keep-every or --keep-best");
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 

@@ -333,14 +333,14 @@ static int choose_dtype(const struct request *r, struct train_opts *o, struct er
 		return 0;
 	if (o->dtype != PRECISION_BF16 && opts_given(&train_program, o, "dtype"))
 		return err_set(e, EX_USAGE,
-			"dtype: %s computes in bf16 or float8; give dtype=bf16",
+			"dtype: --trainer %s computes in bf16 or float8; give dtype=bf16",
 			trainer_names[r->trainer]);
 	o->dtype = PRECISION_BF16;
 	return 0;
 }
 
-/* Sets t->batch from --tokens, if given. Returns -1 with *e set if it is not a multiple.
- * */
+/* Sets t->batch from --tokens, if given. Returns -1 with *e set if it does not
+ * divide into sequences. */
 static int set_batch(
 	const struct opts *o, struct train_opts *t, const struct model *m, struct err *e)
 {

@@ -194,7 +194,7 @@ struct old_slices {
 static float *compute_last_update(const struct step_check *c, int i, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
-	const struct tensor_check *x = &c->of[i];
+	const struct tensor_check *x = &c->tensors[i];
 	const double t = c->files.from, eps = a->eps >= 0 ? a->eps : 1e-8;
 	double decay = x->decays ? x->decay : fmax(0, a->decay);
 	struct tensor_step f;
@@ -305,9 +305,9 @@ bool explained_by_old_parameters(struct cause_search *s)
 	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
 	bool is_complete = true;
 	for (int i = 0; i < c->n && is_complete; i++) {
-		old.update[c->of[i].in_model] = compute_last_update(c, i, &e);
+		old.update[c->tensors[i].in_model] = compute_last_update(c, i, &e);
 		die_io(&e);
-		is_complete = old.update[c->of[i].in_model];
+		is_complete = old.update[c->tensors[i].in_model];
 	}
 	double lr = 0;
 	for (int pairs = 0; pairs < 2 && is_complete && !(lr > 0); pairs++) {

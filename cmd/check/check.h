@@ -150,9 +150,9 @@ struct step_check {
 	struct given_gradients given; /* --grads; n is 0 without it */
 	struct lora lora;	      /* adapters; lora.used if the files have any */
 	int n;
-	struct tensor_check *of;    /* [n], in the order of the files */
-	int *order;		    /* [n]: indices in forward order */
-	struct copy_list copies[2]; /* in the files before and after */
+	struct tensor_check *tensors; /* [n], in the order of the files */
+	int *order;		      /* [n]: indices in forward order */
+	struct copy_list copies[2];   /* in the files before and after */
 	/* With a batch: */
 	bool has_reference;
 	const char *computed; /* precision of the reference, for output */

@@ -13,7 +13,7 @@ struct tally tally_test(const struct step_check *c, enum check_test test)
 {
 	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[c->order[i]];
+		const struct tensor_check *x = &c->tensors[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
 		if (!d->tested)
 			continue;
@@ -111,7 +111,7 @@ static void append_update(const struct step_check *c, struct str *out)
 	if (!(c->lr > 0))
 		return;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		if (!x->decays || x->update.wrong)
 			continue;
 		bool is_plain = !(fabs(x->decay) > fabs(x->decay - c->decay));
@@ -161,9 +161,9 @@ static const struct tensor_check *find_tensor_named(
 	const struct step_check *c, const char *name)
 {
 	int i = 0;
-	while (i < c->n && strcmp(c->of[i].name, name) != 0)
+	while (i < c->n && strcmp(c->tensors[i].name, name) != 0)
 		i++;
-	return i < c->n ? &c->of[i] : NULL;
+	return i < c->n ? &c->tensors[i] : NULL;
 }
 
 /* Appends the first wrong tensor in backward order, then one line per finding or note. */
@@ -359,7 +359,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 	put_json(j, "copies", copies_json(c));
 	for (int i = 0; i < c->n; i++)
 		BUG_ON(json_array_append_new(
-			tensors, tensor_json(c, &c->of[c->order[i]])));
+			tensors, tensor_json(c, &c->tensors[c->order[i]])));
 	put_json(j, "tensors", tensors);
 	char *all = json_dumps(
 		j, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));

@@ -8,8 +8,8 @@
 const struct tensor_check *first_wrong_gradient(const struct step_check *c)
 {
 	for (int i = c->n - 1; i >= 0; i--)
-		if (c->of[c->order[i]].gradient.wrong)
-			return &c->of[c->order[i]];
+		if (c->tensors[c->order[i]].gradient.wrong)
+			return &c->tensors[c->order[i]];
 	return NULL;
 }
 
@@ -20,7 +20,7 @@ bool has_finding(const struct tensor_check *x, int finding)
 
 static bool row_tensor_has(const struct check_report *r, int tensor, int finding)
 {
-	return tensor >= 0 && has_finding(&r->c->of[tensor], finding);
+	return tensor >= 0 && has_finding(&r->c->tensors[tensor], finding);
 }
 
 /* Appends the layers with the finding: "0-5,7"; "*" if all layers with such a tensor have it. */

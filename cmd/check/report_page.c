@@ -161,8 +161,8 @@ static void html_cell(
 		str_puts(out, "<td></td>");
 		return;
 	}
-	const struct map_mark m = mark_of_cell(c, &c->of[i], t);
-	append_cell_title(&c->of[i], t, &text);
+	const struct map_mark m = mark_of_cell(c, &c->tensors[i], t);
+	append_cell_title(&c->tensors[i], t, &text);
 	str_puts(out, "<td");
 	if (m.step >= 0)
 		str_printf(out, " class=\"%c%d\"", m.beyond ? 'b' : 'w', m.step);
@@ -231,7 +231,7 @@ static void html_maps(const struct check_report *r, struct doc *d)
  * findings. */
 static void html_tensor(const struct step_check *c, int i, struct doc *d)
 {
-	const struct tensor_check *x = &c->of[i];
+	const struct tensor_check *x = &c->tensors[i];
 	char text[NUM_TEXT];
 	scoped_str found = {0};
 	bool bad = false;
@@ -300,11 +300,12 @@ static void md_map(const struct check_report *r, enum check_test t, struct str *
 		const struct map_row *row = &r->rows[k];
 		md_row_name(r, row, &text);
 		for (int i = 0; i < row->n; i++)
-			str_puts(&text, row->tensors[i] < 0
-						? " "
-						: mark_of_cell(r->c,
-							  &r->c->of[row->tensors[i]], t)
-							  .sign);
+			str_puts(&text,
+				row->tensors[i] < 0
+					? " "
+					: mark_of_cell(r->c,
+						  &r->c->tensors[row->tensors[i]], t)
+						  .sign);
 		str_puts(&text, "\n");
 	}
 	str_puts(out, "\n");
@@ -322,7 +323,7 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 	int n = 0;
 	char text[NUM_TEXT];
 	for (int k = 0; k < c->n; k++) {
-		const struct tensor_check *x = &c->of[c->order[k]];
+		const struct tensor_check *x = &c->tensors[c->order[k]];
 		for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 			const struct distance *at = distance_in(x, t);
 			if (!at->wrong || n++ >= MAX_ROWS)

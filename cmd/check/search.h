@@ -82,12 +82,12 @@ struct cause {
 
 static inline const struct tensor *model_tensor(const struct step_check *c, int i)
 {
-	return &c->weights.m.tensors[c->of[i].in_model];
+	return &c->weights.m.tensors[c->tensors[i].in_model];
 }
 
 static inline const float *reference_of(const struct step_check *c, int i)
 {
-	return c->reference.g[c->of[i].in_model];
+	return c->reference.g[c->tensors[i].in_model];
 }
 
 /* ---- causes.c ---------------------------------------------------------------------------- */

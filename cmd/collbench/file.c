@@ -102,7 +102,7 @@ static int check_names(struct h5 *file, const struct bench_column *c, const char
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
 		rc = err_set(e, EX_DATAERR,
-			"%s: column %s: the attribute names is missing", name, path);
+			"%s: column %s: the attribute 'names' is missing", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
 		rc = err_set(e, EX_DATAERR, "%s: column %s: its names differ from %s",
@@ -243,7 +243,7 @@ static int check_rows(const struct bench_table *t, const char *path, struct err 
 		const struct bench_row *r = &t->rows[i];
 		if (r->collective < 0 || r->size < 0 || r->group < 0)
 			return err_set(e, EX_DATAERR,
-				"%s: row %lld: has no collective, size or group", path,
+				"%s: row %lld has no collective, size or group", path,
 				(long long)i);
 	}
 	return 0;
@@ -309,7 +309,7 @@ static int check_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s: exists, and is not a result of " FORMAT "%s", f->path,
+			"%s exists, but is not a result of " FORMAT "%s", f->path,
 			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }

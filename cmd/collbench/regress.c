@@ -227,7 +227,7 @@ int table_check_settings(
 {
 	return strcmp(old->settings, now->settings)
 		       ? err_set(e, EX_USAGE,
-				 "compare: the earlier result has different settings: %s; now %s",
+				 "--compare: the earlier result has other settings: %s; now %s",
 				 old->settings, now->settings)
 		       : 0;
 }

@@ -144,31 +144,31 @@ static bool check_collectives(
 	return is_good;
 }
 
-static void send_or_receive(struct comm *c, bool is_sender, int other, int64_t *ball)
+static void send_or_receive(struct comm *c, bool is_sender, int peer, int64_t *message)
 {
 	struct comm_requests r = {.c = c};
 	if (is_sender)
-		comm_send(&r, ball, sizeof(*ball), other, TAG_TEST);
+		comm_send(&r, message, sizeof(*message), peer, TAG_TEST);
 	else
-		comm_recv(&r, ball, sizeof(*ball), other, TAG_TEST);
+		comm_recv(&r, message, sizeof(*message), peer, TAG_TEST);
 	bench_run_requests(&r);
 }
 
 /* Returns the mean seconds of n round trips of 8 bytes; on the leader, NaN if the bytes were
- * wrong. Only ranks `leader` and `other` call it. */
-static double time_round_trips(struct comm *c, int leader, int other, int64_t n)
+ * wrong. Only ranks `leader` and `peer` call it. */
+static double time_round_trips(struct comm *c, int leader, int peer, int64_t n)
 {
 	enum { WARM = 8 };
 	double begin = 0;
 	bool is_leader = c->rank == leader, is_same = true;
 	for (int64_t i = -WARM; i < n; i++) {
-		int64_t ball = i;
+		int64_t message = i;
 		if (i == 0)
 			begin = clock_seconds();
-		send_or_receive(c, is_leader, is_leader ? other : leader, &ball);
-		ball = is_leader ? ~i : ball;
-		send_or_receive(c, !is_leader, is_leader ? other : leader, &ball);
-		is_same = is_same && ball == i;
+		send_or_receive(c, is_leader, is_leader ? peer : leader, &message);
+		message = is_leader ? ~i : message;
+		send_or_receive(c, !is_leader, is_leader ? peer : leader, &message);
+		is_same = is_same && message == i;
 	}
 	return is_same ? (clock_seconds() - begin) / (double)n : NAN;
 }

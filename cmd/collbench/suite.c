@@ -131,7 +131,7 @@ static int check_selection(const struct suite *s, struct err *e)
 								: "");
 		if (s->o.root >= g->ranks)
 			return err_set(e, EX_USAGE,
-				"root: rank %lld does not exist: the group has %lld ranks",
+				"--root %lld: the rank does not exist: the group has %lld ranks",
 				(long long)s->o.root, (long long)g->ranks);
 	}
 	return 0;

@@ -27,12 +27,12 @@ int export_choose_format(const char *path, int format, struct err *e)
 								       : 0;
 	if (!format)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is neither a .csv or .jsonl file nor a directory; "
+			"--export '%s': neither a .csv or .jsonl file nor a directory; "
 			"specify --export-format",
 			path);
 	return format == EVENTS && !strcmp(path, "-")
 		       ? err_set(e, EX_USAGE,
-				 "export: event files cannot be written to standard output")
+				 "--export: event files cannot be written to standard output")
 		       : format;
 }
 
@@ -327,11 +327,11 @@ static int check_directory(const char *path, struct err *e)
 	bool has_events = false;
 	for (struct dirent *f; d && (f = readdir(d));)
 		has_events |= strstr(f->d_name, "tfevents") != NULL;
-	return has_events
-		       ? err_set(e, EX_USAGE,
-				 "export: '%s' already has event files; specify a new directory",
-				 path)
-		       : 0;
+	return has_events ? err_set(e, EX_USAGE,
+				    "--export '%s': the directory already has event "
+				    "files; specify a new one",
+				    path)
+			  : 0;
 }
 
 static int write_events_directory(
@@ -353,7 +353,7 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 	int rc = 0;
 	if (is_file && x->n > 1)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is an event file, which holds one run; specify a directory",
+			"--export '%s': an event file holds one run; specify a directory",
 			path);
 	if (is_file)
 		return write_file(x, path, &(struct str){0}, write_events_log, 0, e);

@@ -95,7 +95,7 @@ static int reject_format_name(const struct log_options *opts, struct err *e)
 	strs_add(&names, "auto");
 	for (int i = 0; i < opts->formats->n; i++)
 		strs_add(&names, opts->formats->v[i].name);
-	err_none_of(e, "format", opts->format, (const char *const *)names.v, names.n);
+	err_none_of(e, "--format", opts->format, (const char *const *)names.v, names.n);
 	return -1;
 }
 
@@ -215,7 +215,7 @@ int format_parse_line(void *to, const char *p, size_t len, struct err *e)
 	}
 	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
-			"pattern: matching takes too long on a line that begins with '%.*s'; "
+			"--pattern: matching takes too long on a line that begins with '%.*s'; "
 			"simplify the pattern",
 			(int)min64((int64_t)len, 40), p);
 	return 0;

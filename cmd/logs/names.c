@@ -31,7 +31,8 @@ int log_options_map_column(struct log_options *h, const char *pair, struct err *
 	const char *equals = strchr(pair, '=');
 	if (!equals || equals == pair || !equals[1])
 		return err_set(e, EX_USAGE,
-			"column: '%s' is not OURS=THEIRS, such as loss=train/loss", pair);
+			"--column '%s': expected OURS=THEIRS, such as loss=train/loss",
+			pair);
 	strs_add(&h->columns, pair);
 	return 0;
 }

@@ -20,13 +20,13 @@ int pattern_open(struct log_formats *f, const char *regex, struct err *e)
 		NULL);
 	if (!f->regex) {
 		pcre2_get_error_message(number, why, sizeof(why));
-		return err_set(e, EX_USAGE, "pattern: '%s': character %zu: %s", regex, at,
-			(char *)why);
+		return err_set(e, EX_USAGE, "--pattern '%s': character %zu: %s", regex,
+			at, (char *)why);
 	}
 	pcre2_pattern_info(f->regex, PCRE2_INFO_NAMECOUNT, &n);
 	if (!n)
 		return err_set(e, EX_USAGE,
-			"pattern: '%s' has no named group, such as (?<loss>[0-9.]+)",
+			"--pattern '%s': no named group, such as (?<loss>[0-9.]+)",
 			regex);
 	f->pattern = (struct log_format){.name = "pattern", .line = parse_pattern_line};
 	return 0;

@@ -149,8 +149,8 @@ int lora_open(struct lora *l, const char *path, const char *base,
 	l->config = find_config(path);
 	if (!l->config)
 		return err_set(e, EX_DATAERR,
-			"%s: there is no %s next to the adapter, which has lora_alpha and r; "
-			"save_pretrained() writes it",
+			"%s: the file %s with lora_alpha and r is missing next to the "
+			"adapter; save_pretrained() writes it",
 			path, config_name);
 	return read_config(l, e) || open_base(l, base, how, e) ? -1 : 0;
 }

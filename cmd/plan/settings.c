@@ -107,22 +107,22 @@ static int find_setting(const char *key, struct err *e)
 		names[i] = settings[i].key;
 	if (at < N_SETTINGS)
 		return at;
-	return err_none_of(e, "only", key, names, N_SETTINGS);
+	return err_none_of(e, "--only", key, names, N_SETTINGS);
 }
 
 /* Adds "key=value" of --only, which pt-train's option table parses. */
-static int add_only_item(struct only *o, char *item, struct err *e)
+static int add_only_item(struct only *o, char *text, struct err *e)
 {
 	struct train_opts one;
-	char name[] = "pt-train", *argv[] = {name, item, NULL};
-	char *equals = strchr(item, '=');
+	char name[] = "pt-train", *argv[] = {name, text, NULL};
+	char *equals = strchr(text, '=');
 	if (!equals)
 		return err_set(
-			e, EX_USAGE, "--only '%s': not a setting; give key=value", item);
+			e, EX_USAGE, "--only '%s': not a setting; give key=value", text);
 	if (o->n == MAX_ONLY)
 		return err_set(e, EX_USAGE, "--only: more than %d values", MAX_ONLY);
 	*equals = '\0';
-	int i = find_setting(item, e);
+	int i = find_setting(text, e);
 	*equals = '=';
 	if (i < 0 || opts_parse(&train_program, &one, 2, argv, e) < 0)
 		return -1;

@@ -154,7 +154,7 @@ static int add_weighted_source(
 	if (!colon || equals == text || end != colon || !colon[1] ||
 		!is_valid_weight(weight))
 		return err_set(e, EX_USAGE,
-			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
+			"--source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
 			"1e9",
 			text);
 	size_t n = (size_t)(equals - text);
@@ -163,12 +163,12 @@ static int add_weighted_source(
 		if (strlen(s->name) != n || strncmp(s->name, text, n))
 			continue;
 		if (s->weight != weight)
-			return err_set(
-				e, EX_USAGE, "source '%s': has two weights", s->name);
+			return err_set(e, EX_USAGE,
+				"--source '%s': the source has two weights", s->name);
 		if (i != in->n_sources - 1)
 			return err_set(e, EX_USAGE,
-				"source '%s': its paths are not adjacent; give them one after "
-				"the other",
+				"--source '%s': the paths of the source are not "
+				"adjacent; give them one after the other",
 				s->name);
 		return add_operand(in, p, colon + 1, e);
 	}

@@ -21,7 +21,7 @@ static int check_output_name(const struct prepare *p, struct err *e)
 	struct stat st;
 	size_t n = strlen(p->out);
 	if (!n)
-		return err_set(e, EX_USAGE, "out: the name is empty");
+		return err_set(e, EX_USAGE, "--out: the name is empty");
 	if (!strcmp(p->out, "-"))
 		return 0;
 	bool exists = stat(p->out, &st) == 0;

@@ -33,7 +33,7 @@ static int read_fields(struct records *r, struct err *e)
 	const char *comma = strchr(fields, ',');
 	bool has_two_fields = r->p->record != RECORD_MESSAGES;
 	if (!has_two_fields != !comma || (comma && strchr(comma + 1, ',')))
-		return err_set(e, EX_USAGE, "field '%.80s': expected %s", fields,
+		return err_set(e, EX_USAGE, "--field '%.80s': expected %s", fields,
 			has_two_fields ? "two names, as in prompt,completion"
 				       : "one name");
 	r->field[0] = comma ? xcalloc((size_t)(comma - fields) + 1, 1) : xstrdup(fields);
@@ -52,24 +52,24 @@ static int check_options(
 	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE,
-			"--format text: has no records; omit --record and --chat-template");
+			"--format text has no records; omit --record and --chat-template");
 	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
 			"records of tokens have no text to learn a vocabulary from; give "
 			"--vocab, or a --tokenizer with --vocab-files");
 	if (ids && (p->keep.n || p->drop.n))
 		return err_set(e, EX_USAGE,
-			"--keep, --drop: for text only, not for records of tokens");
+			"--keep and --drop filter text, but the records are tokens");
 	if (p->record == RECORD_MESSAGES && !p->chat_template)
 		return err_set(e, EX_USAGE, "conversations need --chat-template");
 	if (p->chat_template && p->record != RECORD_MESSAGES &&
 		p->record != RECORD_PROMPT)
 		return err_set(e, EX_USAGE,
-			"--chat-template: for --record messages and prompt only");
+			"--chat-template applies only to --record messages and prompt");
 	if (p->chat_template && p->tokenizer.special)
 		return err_set(e, EX_USAGE,
-			"--allow-special: a user's text could become a marker of the "
-			"template");
+			"--allow-special and --chat-template are mutually exclusive: "
+			"a user's text could become a marker of the template");
 	return 0;
 }
 
@@ -85,8 +85,8 @@ struct records *records_new(
 		rc = !r->chat;
 		if (!rc && t && !(p->comm && p->comm->rank) &&
 			!chat_template_is_safe(r->chat))
-			warn("%s: no marker of the user's turns is a special token of this "
-			     "vocabulary: a user's text could look like one",
+			warn("--chat-template %s: no marker of user turns is a special token "
+			     "of this vocabulary, so a user's text could look like a marker",
 				p->chat_template);
 	}
 	if (rc) {
@@ -149,7 +149,7 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
 	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: is not an object with the strings role and content, or "
+			"turn %lld is not an object with the strings role and content, or "
 			"from and value",
 			(long long)t->n);
 	if (!calls && json_is_null(text)) /* (with calls, content may be missing) */
@@ -280,7 +280,7 @@ static int read_spans(
 		at = from < 0 ? -1 : find_character(&out->text, from, b, n);
 		if (at < 0)
 			return err_set(e, EX_DATAERR,
-				"span %zu: is not [begin, end] in characters of the text, "
+				"span %zu is not [begin, end], in characters of the text, "
 				"after the previous span",
 				i);
 		marked_add_counted(out, from, at);

@@ -139,7 +139,7 @@ static int create_files(
 	w->n_files = ceil_div(total, per_file);
 	if (w->n_files > 1 && is_stream(w->p->out))
 		return err_set(e, EX_USAGE,
-			"--shard-size: %lld shards, but %s can hold one",
+			"--shard-size: the text fills %lld shards, but %s can hold only one",
 			(long long)w->n_files, output_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,

@@ -96,7 +96,7 @@ static int add_token_file(struct job *j, const char *path, enum split s, struct 
 	*p = (struct source){.split = s, .mask.fd = -1};
 	if (!f)
 		return err_set(
-			e, EX_USAGE, "%s: is not a token file of another program", path);
+			e, EX_USAGE, "%s: not a token file of another program", path);
 	if (token_file_open(&p->file, path, f, e))
 		return -1;
 	p->n = p->file.n;
@@ -140,7 +140,8 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
 	if (j->c->val->n || j->c->masks->n)
 		return err_set(e, EX_USAGE,
-			"--val-file, --mask-file: are not for shards, which have their own");
+			"--val-file and --mask-file do not apply to shards, which have "
+			"their own split and masks");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;
@@ -405,7 +406,8 @@ static int open_output(struct job *j, struct err *e)
 	const struct token_format *f = token_format_named(j->c->to);
 	if (f && !strcmp(p->out, "-"))
 		return err_set(e, EX_USAGE,
-			"--to %s: writes several files, not standard output; give --out",
+			"--to %s writes several files, which standard output cannot hold; "
+			"give --out",
 			f->name);
 	if (f)
 		j->files =

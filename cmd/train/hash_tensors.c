@@ -136,9 +136,9 @@ static int64_t result_layer(const struct model *m, const struct result *x)
 
 /* Hashes a result of the forward or backward pass: the observer of passes. context: a
  * struct run. */
-static void hash_result(void *with, const struct result *x)
+static void hash_result(void *context, const struct result *x)
 {
-	struct run *r = with;
+	struct run *r = context;
 	const struct pass *p = &r->t.pass;
 	struct record *to = add_record(
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
@@ -163,9 +163,9 @@ struct hashing {
 
 /* Hashes a part of a tensor in the store, copied to the host. context: a struct hashing.
  * */
-static void hash_part(void *with, const struct part *x)
+static void hash_part(void *context, const struct part *x)
 {
-	const struct hashing *h = with;
+	const struct hashing *h = context;
 	struct trainer *t = &h->r->t;
 	struct record *to = add_record(h->r, h->phase, h->group);
 	float *v = h->group == STORE_GRAD ? x->g : x->state[h->group];
@@ -189,16 +189,16 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
-static void begin_hashing(void *with)
+static void begin_hashing(void *context)
 {
-	struct run *r = with;
+	struct run *r = context;
 	r->hashes.n = 0;
 	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
 }
 
-static void hash_gradients(void *with)
+static void hash_gradients(void *context)
 {
-	hash_group(with, STORE_GRAD, PHASE_GRADIENT);
+	hash_group(context, STORE_GRAD, PHASE_GRADIENT);
 }
 
 static void hash_scalar(struct run *r, const char *name, float x)

@@ -417,9 +417,9 @@ static int begin_run(struct run *r)
 }
 
 /* Votes on conditions that may differ between ranks: signals, the clock, the writing thread. */
-static void cast_votes(void *with, int64_t vote[STEP_VOTES])
+static void cast_votes(void *context, int64_t vote[STEP_VOTES])
 {
-	struct run *r = with;
+	struct run *r = context;
 	vote[VOTE_STOP] = stop_signal != 0;
 	vote[VOTE_SAVE] = save_is_due(r);
 	vote[VOTE_WRITTEN] = state_save_done(&r->t);

@@ -198,9 +198,9 @@ static int read_checkpoint_options(
 	return rc;
 }
 
-static int check_usable(void *with, const struct ckpt *c, struct err *e)
+static int check_usable(void *context, const struct ckpt *c, struct err *e)
 {
-	return state_check(c, e) || local_sgd_check_usable(with, c, e) ? -1 : 0;
+	return state_check(c, e) || local_sgd_check_usable(context, c, e) ? -1 : 0;
 }
 
 /* Checks that a directory without checkpoints is new: its link must not point to a missing one. */
@@ -496,7 +496,7 @@ static int set_cluster_device(struct train_opts *o, struct err *e)
 		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
 	if ((o->device == DEVICE_CUDA) != gpus)
 		return err_set(e, EX_USAGE,
-			"cluster: its devices are %s; give --device %s",
+			"--cluster: its devices are %s; give --device %s",
 			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
 	return 0;
 }

@@ -431,7 +431,7 @@ static int check_special(const struct train_config *c, struct err *e)
 		bool is_repeated = strs_find(&c->special, text) < i ||
 				   (c->end_of_text && !strcmp(text, c->end_of_text));
 		if (strlen(text) < 2 || is_repeated)
-			return err_set(e, EX_USAGE, "special token '%.80s' %s", text,
+			return err_set(e, EX_USAGE, "--special-token '%.80s' %s", text,
 				is_repeated ? "is given twice"
 					    : "is shorter than two bytes");
 	}

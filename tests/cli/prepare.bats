@@ -379,7 +379,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	wait_for . d.h5
 	pt-prepare -q text.txt -o /dev/null
 	reports 74 '/dev/full: No space left' pt-prepare text.txt -o /dev/full
-	reports 64 '/dev/null can hold one' pt-prepare text.txt -o /dev/null --shard-size 8K
+	reports 64 '/dev/null can hold only one' pt-prepare text.txt -o /dev/null --shard-size 8K
 	[ -z "$(ls tmp)" ]
 }
 
