@@ -136,7 +136,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* verify: prints a verdict per file. The first failure determines the exit code. */
+/* Verifies files, and prints a verdict per file. The first failure determines the exit code. */
 static int verify_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -245,7 +245,7 @@ static int prune_run(int n, char **names, const struct opts *o, struct err *e)
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
-/* cat: copies a checkpoint to standard output, after checking its metadata. */
+/* Copies a checkpoint to standard output (cat), after checking its metadata. */
 static int copy_to_stdout(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -303,6 +303,7 @@ static int parse_weights(const char *text, int n, double *weights, struct err *e
 				       "merge needs --weights with %d finite numbers", n);
 }
 
+/* Writes the mean of several checkpoints. */
 static int write_average(int n, char **names, const struct opts *o, struct err *e)
 {
 	double ones[CKPT_MAX_SOURCES];
@@ -311,6 +312,7 @@ static int write_average(int n, char **names, const struct opts *o, struct err *
 	return convert_sum(n, names, &o->how, ones, n, o->out, e);
 }
 
+/* Writes the exponential moving average of several checkpoints, by --decay. */
 static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -318,6 +320,7 @@ static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes the sum of several checkpoints with --weights. */
 static int write_merged(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -326,6 +329,7 @@ static int write_merged(int n, char **names, const struct opts *o, struct err *e
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes only the parameters of a checkpoint. */
 static int strip(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -333,6 +337,7 @@ static int strip(int n, char **names, const struct opts *o, struct err *e)
 		&(struct ckpt_selection){.parameters_only = true}, o->out, e);
 }
 
+/* Writes only the parameters that --tensor names. */
 static int extract(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -428,6 +433,7 @@ static int missing_command_error(struct err *e)
 	return -1;
 }
 
+/* Returns true if the command accepts the option. */
 static bool accepts_option(const struct command *c, const char *option)
 {
 	char word[32];

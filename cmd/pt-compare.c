@@ -619,6 +619,7 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	return rc;
 }
 
+/* Allocates the verdicts of all runs, empty; controls get control = -1. */
 static struct report_run *new_report_runs(const struct runs *r)
 {
 	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));

@@ -193,6 +193,8 @@ static bool explain_stretch(struct cause_search *s, const struct stretch *st)
 	return x > 0;
 }
 
+/* Tries each stretched product in all layers. Returns true, with s->detail set, at the
+ * first that explains the gradients. */
 bool explained_by_stretch(struct cause_search *s)
 {
 	for (int k = 0; k < 2 * STRETCHED; k++) {

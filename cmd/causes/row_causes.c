@@ -19,6 +19,7 @@ struct wrong_groups {
 	int64_t *wrong, n;    /* wrong groups, the worst first */
 };
 
+/* Returns the group that an element is in: itself, its row or its column. */
 static int64_t group_of_element(const struct wrong_groups *f, int64_t element)
 {
 	return f->by == BY_ELEMENT ? element

@@ -433,6 +433,8 @@ static bool has_term(const struct cause_search *s, enum loss term, double *x)
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
+/* Returns true if label smoothing explains the gradients. Sets s->detail to its fraction.
+ * */
 bool explained_by_smoothing(struct cause_search *s)
 {
 	double x[2];
@@ -443,6 +445,7 @@ bool explained_by_smoothing(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if a z-loss explains the gradients. Sets s->detail to its factor. */
 bool explained_by_z_loss(struct cause_search *s)
 {
 	double x[2];
@@ -452,6 +455,8 @@ bool explained_by_z_loss(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if an entropy term explains the gradients. Sets s->detail to its factor.
+ * */
 bool explained_by_entropy(struct cause_search *s)
 {
 	double x[2];
@@ -461,6 +466,7 @@ bool explained_by_entropy(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if ignoring the weights of the targets explains the gradients. */
 bool explained_by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};

@@ -272,6 +272,7 @@ bool explained_by_pairs(struct cause_search *s)
 	return is_reordered(s, PAIRS);
 }
 
+/* Returns true if tensor `other` is not s->tensor itself, but has its shape. */
 static bool has_same_shape(const struct cause_search *s, int other)
 {
 	const struct tensor *t = model_tensor(s->c, s->tensor),
@@ -379,6 +380,8 @@ struct parts {
 	struct gradients gradients[MAX_PARTS];
 };
 
+/* Computes the gradients of each part, of the wanted tensors. parts_release() frees them.
+ * */
 static void parts_init(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};

@@ -95,6 +95,7 @@ static void list_tensors(struct step_check *c)
 		c->order[i] = i;
 }
 
+/* Sets c->tested if the gradient or moments of any tensor were tested. */
 static void record_tested(struct step_check *c)
 {
 	for (int i = 0; i < c->n; i++)

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Replaces the list by a copy of the user's, if the user gave one. */
 static void override_list(struct strs *list, const struct strs *asked)
 {
 	if (!asked || !asked->n)

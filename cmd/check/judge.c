@@ -249,6 +249,7 @@ static double best_tensor_factor(
 	return mean_factor_near(c, p, best);
 }
 
+/* Makes `factor` the common factor if more tensors are right with it than before. */
 static void try_common_factor(
 	struct step_check *c, const struct products *p, const double *lost, double factor)
 {

@@ -74,6 +74,8 @@ static bool is_rate_visible(const struct step_check *c, double rate)
 	return false;
 }
 
+/* Returns true if no parameter changed, though the learning rate is large enough to show.
+ * Sets s->detail to the rate. */
 bool explained_by_standstill(struct cause_search *s)
 {
 	double lr = s->c->files.adam.lr;
@@ -234,6 +236,7 @@ static double rate_to_print(const struct step_check *c, const struct tensor_chec
 	return has_rate(c, x, 0) ? 0 : x->lr;
 }
 
+/* Returns true if most tensors moved, but s->tensor did not, or only by weight decay. */
 bool has_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -242,6 +245,8 @@ bool has_no_update(struct cause_search *s)
 	       classify_rate(c, x) != RATE_EXPLAINED;
 }
 
+/* Returns true if s->tensor moved with the opposite sign of most tensors. Sets s->detail.
+ * */
 bool has_opposite_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

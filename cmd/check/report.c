@@ -75,6 +75,7 @@ void report_tensors(const struct check_report *r, int finding, struct str *out)
 		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
+/* Appends why the step is right, and which parts were not checked. */
 static void append_right_reason(const struct step_check *c, struct str *out)
 {
 	scoped_str except = {0};

@@ -55,7 +55,8 @@ struct check_verdict {
 	const char *line;
 	const char *reason;
 };
-/* For a wrong step, line and reason are NULL: the number of findings takes their place. */
+/* Returns the words of the verdict. For a wrong step, line and reason are NULL: the number of
+ * findings takes their place. */
 const struct check_verdict *step_verdict(const struct step_check *c);
 /* Appends "its scale and its update were not checked"; nothing if all parts were checked. */
 void append_verdict_exceptions(const struct step_check *c, struct str *out);

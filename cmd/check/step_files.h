@@ -28,8 +28,9 @@ struct step_files {
 /* Are the files from one run, before and after a step, or from two runs after the same
  * step? ONE_OR_TWO_RUNS: from two if both have the same step count. */
 enum run_count { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
-/* after: NULL if missing. lora: NULL if the files have no adapters. asked: settings from options,
- * which override the files'. */
+/* Opens the files, and finds the step counts and moments of the optimizer. after: NULL if missing.
+ * lora: NULL if the files have no adapters. asked: settings from options, which override the
+ * files'. Returns -1 with *e set; call step_files_close() in any case. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct open_options *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e);

@@ -38,6 +38,7 @@ static int add_value(json_t *object, const char *key, json_t *value, struct err 
 				 "%s: not valid UTF-8, which JSON requires", key);
 }
 
+/* Adds an option to a JSON object. Returns -1 with *e set if it is not UTF-8. */
 static int add_option(void *object, const char *key, const char *value, struct err *e)
 {
 	if (add_value(object, key, json_string(value), e))

@@ -189,6 +189,8 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	return rc;
 }
 
+/* Opens a result file, and checks its format and that it is complete. Returns -1 with *e
+ * set. */
 static int open_result_file(struct h5 **file, const char *path, struct err *e)
 {
 	if (h5_open(file, path, e))

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+/* Returns the median relative error of a fit at n measured points. */
 static double median_deviation(
 	const double *size, const double *time, int64_t n, const struct bench_fit *f)
 {

@@ -1,6 +1,7 @@
 /* Groups of ranks: the world, and the groups along the axes of meshes. */
 #include "collbench/suite.h"
 
+/* Returns the index of the axis with this name; N_AXES: none. */
 static int find_axis(const char *name)
 {
 	int a = 0;
@@ -54,6 +55,7 @@ static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 	return hosts;
 }
 
+/* Appends a group. Returns it, to be moved by the next call. */
 static struct bench_group *add_group(struct bench_groups *g, struct bench_group new)
 {
 	g->list = xgrow(g->list, g->n, sizeof(*g->list));

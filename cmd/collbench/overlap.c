@@ -61,6 +61,7 @@ void overlap_close(struct bench *b)
 	b->load = NULL;
 }
 
+/* Keeps the processor busy for so many seconds, with arithmetic on x[64]. */
 static void compute_on_host(float *x, double seconds)
 {
 	enum { ROUND = 64 };

@@ -130,6 +130,8 @@ void table_update_verdicts(
 			update_verdict(&first[i], &again[i], p);
 }
 
+/* Appends the begin of a line about a case: the verdict, collective, type, size and
+ * group. */
 static void begin_line(const char *what, const struct bench_row *r, struct str *out)
 {
 	const char *type = r->type < 0 ? "" : bench_type_names[r->type];

@@ -232,6 +232,7 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 	return is_good;
 }
 
+/* Checks the gradient of a training step of all ranks, and prints a line. Collective. */
 static bool check_step(struct comm *c, const struct bench_fault *fault)
 {
 	phase = "the gradient of a training step";

@@ -152,6 +152,7 @@ void table_print_row(const struct bench_table *t, const struct bench_row *r)
 	fflush(stdout);
 }
 
+/* Prints the labels or the units of the shown columns. */
 static void print_labels(
 	const struct bench_table *t, const struct bench_column *columns, bool units)
 {
@@ -160,6 +161,7 @@ static void print_labels(
 			printf(" %*s", c->width, units ? c->unit : c->label);
 }
 
+/* Returns the width of the shown columns, in characters. */
 static int total_width(const struct bench_table *t, const struct bench_column *columns)
 {
 	int width = 0;

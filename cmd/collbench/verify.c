@@ -295,6 +295,7 @@ static struct content content_after(const struct verify *v, int64_t b)
 	}
 }
 
+/* Writes the expected content of a block, n elements, to `to`, in chunks. */
 static void fill_block(const struct verify *v, struct content c, int64_t n, char *to)
 {
 	for (int64_t at = 0; at < n; at += CHUNK)

@@ -34,6 +34,7 @@ static int judged_column(const struct judging *j, const struct run_log *l)
 		       : run_log_find(l, j->first->column[c].name);
 }
 
+/* Sets r[] to the rows of the judged column of each control, then of each test. */
 static void init_rows(const struct judging *j, struct log_rows *r)
 {
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {

@@ -58,6 +58,8 @@ static struct estimate estimate_pairs(double *control, const double *test, int n
 		mean_of(control, n), sqrt(variance_of(control, n) / (double)n), n - 1};
 }
 
+/* Estimates the difference of two independent means with a pooled variance (Student's t).
+ * */
 static struct estimate estimate_replicas(
 	const double *control, int n_control, const double *test, int n_test)
 {

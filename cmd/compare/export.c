@@ -334,6 +334,7 @@ static int check_directory(const char *path, struct err *e)
 			  : 0;
 }
 
+/* Writes one log as an event file in a directory, which is made if it is missing. */
 static int write_events_directory(
 	struct exporting *x, const char *directory, int log, struct err *e)
 {

@@ -27,6 +27,7 @@ static void add_pairs(struct strs *pairs, const char *text, size_t len)
 		conf_parse(text, len, "a log", add_pair, pairs, &ignored);
 }
 
+/* Appends the logged options, and then the command line's, to *pairs. */
 static void add_options(struct strs *pairs, const struct run_log *l)
 {
 	add_pairs(pairs, l->config.s, l->config.len);

@@ -65,6 +65,7 @@ static void set_range(struct figure *f, int n_series, bool all)
 	}
 }
 
+/* Sets *c to a series' points. Returns false if no run of the series has the column. */
 static bool read_curve(struct figures *f, const struct curve_series *s,
 	const char *column, struct figure_curve *c)
 {
@@ -73,6 +74,7 @@ static bool read_curve(struct figures *f, const struct curve_series *s,
 	return !series_get_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
 }
 
+/* Drops points of a curve so that at most `max` remain. */
 static void thin_curve(struct figure_curve *c, int64_t max)
 {
 	c->n = series_thin(c->p, c->n, max);

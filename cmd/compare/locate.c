@@ -484,6 +484,7 @@ static int compare_replays(struct locating *x, struct err *e)
 	return rc;
 }
 
+/* Makes a temporary directory for files of replays, and sets x->directory. */
 static int make_directory(struct locating *x, struct err *e)
 {
 	snprintf(x->directory, sizeof(x->directory), "%s/pt-locate-XXXXXX",

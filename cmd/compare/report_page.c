@@ -70,6 +70,8 @@ static void print_linked(struct str *out, const char *text)
 	html_text(out, text);
 }
 
+/* Appends the part of the verdict after ": " as HTML, with links to its steps; nothing if
+ * it has none. */
 static void print_reason(struct str *out, const struct report_run *run)
 {
 	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;

@@ -71,6 +71,7 @@ void runs_set_brief_names(struct run_log *logs, int n)
 	}
 }
 
+/* Sets names of the runs without their common path, which becomes l->path. */
 static void set_names(struct series_list *l)
 {
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));

@@ -230,6 +230,7 @@ static void widen_intervals(struct speed_diff *d, int n, int first, bool *done)
 	}
 }
 
+/* Sets the words about a measurement from its ratio and interval. */
 static void set_statement(struct speed_diff *d)
 {
 	const struct measure *m = find_measure(d->column);

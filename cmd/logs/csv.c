@@ -268,6 +268,7 @@ static bool begin_table(struct build *b, struct span line)
 
 /* ---- kinds of tables ---------------------------------------------------------------------- */
 
+/* Returns the first line of *rest, without its line break, and advances *rest past it. */
 static struct span next_line(struct span *rest)
 {
 	const char *stop = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
@@ -374,6 +375,7 @@ static bool read_row_step(struct build *b, struct span line, int64_t *step)
 	return false;
 }
 
+/* Returns true if the row belongs to the selected run; counts rows of other runs. */
 static bool is_row_selected(struct build *b, struct span line)
 {
 	struct table *t = &b->table;

@@ -89,6 +89,7 @@ static bool detects_format(const struct log_options *opts)
 	       strpbrk(opts->format, "./");
 }
 
+/* Sets *e to an error that lists all formats. Returns -1. */
 static int reject_format_name(const struct log_options *opts, struct err *e)
 {
 	scoped_strs names = {0};
@@ -196,10 +197,11 @@ static bool parse_plain_text(
 	return false;
 }
 
-/* Carriage returns also separate lines, since progress bars print them. */
-int format_parse_line(void *to, const char *p, size_t len, struct err *e)
+/* Parses a line of a log into r->b; carriage returns also separate lines, since progress bars print
+ * them. context: a struct line_reader. */
+int format_parse_line(void *context, const char *p, size_t len, struct err *e)
 {
-	struct line_reader *r = to;
+	struct line_reader *r = context;
 	struct span rest = {p, len};
 	while (rest.n) {
 		const char *cr = memchr(rest.p, '\r', rest.n);

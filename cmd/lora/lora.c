@@ -147,6 +147,8 @@ static int record_item(struct lora_files *x, const struct torch_item *t, int gro
 	return 0;
 }
 
+/* Assigns each tensor of a file whose name ends in `end` to its adapter. Returns -1 with
+ * *e set. */
 static int record_items(struct lora_files *x, int group, const char *end, struct err *e)
 {
 	const struct torch_file *f = group_file(x, group);

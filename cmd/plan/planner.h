@@ -57,7 +57,8 @@ bool reduces_each_micro_batch(const struct layout *l);
 /* Sets *out to estimated bytes of the first pipeline rank, by formulas. */
 void estimate_memory(const struct shape *s, const struct layout *l,
 	const struct practice *p, struct memory *out);
-/* peak: FLOP/s of matmuls, before the cluster's efficiency. */
+/* Sets *out to the estimated seconds of a step, by formulas. peak: FLOP/s of matmuls, before the
+ * cluster's efficiency. */
 void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
 	const struct practice *p, double peak, struct times *out);
 

@@ -208,7 +208,6 @@ void report_details(const struct request *r, const struct search *s, struct str 
 	}
 }
 
-/* (The layout's settings come after the given ones: of equal keys, the last value wins.) */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out)
 {

@@ -49,6 +49,7 @@ bool is_setting(const char *word)
 	return setting_of_word(word) < N_SETTINGS;
 }
 
+/* Returns the value of a setting in a layout. */
 static int layout_value(const struct layout *l, const struct setting *s)
 {
 	int value;
@@ -151,7 +152,8 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 	return n;
 }
 
-/* (A rare setting, such as tile, is used if given. -1 and auto ask the search for a value.) */
+/* Returns true if key=value has no effect, because the search tries all values of the setting. A
+ * rare setting, such as tile, is used if given; -1 and auto ask the search for a value. */
 bool is_setting_ignored(const struct only *o, const char *word)
 {
 	int i = setting_of_word(word), value[MAX_ONLY];

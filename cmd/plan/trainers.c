@@ -146,8 +146,8 @@ bool trainer_has_times(enum trainer_kind kind)
 	return kind != BY_NANOTRON;
 }
 
-/* The bands are errors of few measurements, see pt-plan(1), or wider where there is none, as
- * time_sources() describes. `across`: tensor parallelism spans hosts, or sequences are divided. */
+/* Returns the factors between which measured times were, relative to the estimates: of few
+ * measurements, or wider without any. `across`: tensor parallelism spans hosts, or cp is used. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {

@@ -34,6 +34,7 @@ struct worker {
 	} next;
 };
 
+/* Appends an empty document to the piece. Returns it, to be moved by the next call. */
 static struct piece_document *append_piece_document(struct piece *p)
 {
 	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
@@ -55,6 +56,8 @@ static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 	}
 }
 
+/* Appends the open span of tokens that count to the piece, if it has any, and closes it.
+ * */
 static void end_span(struct worker *w)
 {
 	struct token_span *s = &w->next.last;

@@ -282,6 +282,7 @@ static bool scan_turn(struct scan *s, struct line_fields *f)
 	return true;
 }
 
+/* Reads a list of chat turns. Returns false if it is not such a list. */
 static bool scan_turns(struct scan *s, struct line_fields *f)
 {
 	if (!accept_char(s, '['))

@@ -66,6 +66,7 @@ static int open_tokenizer(struct job *j, struct err *e)
 	return j->records ? 0 : -1;
 }
 
+/* Checks the output's name, and opens tokenizer, inputs and filters in *j. */
 static int open_inputs(struct job *j, const struct strs *operands, struct err *e)
 {
 	if (check_output_name(j->p, e) || open_tokenizer(j, e) ||

@@ -200,6 +200,8 @@ static void warn_if_jsonl(struct reader *r)
 	r->inputs->has_warned = true;
 }
 
+/* Adds the next part of a plain text to a batch. Warns once if the text looks like JSONL.
+ * Returns 0 at the end, -1 with *e set. */
 static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;

@@ -173,6 +173,8 @@ static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
+/* Sets the text and the counted spans of *out by applying the chat template to its turns.
+ * */
 static int apply_template(const struct records *r, struct marked *out, struct err *e)
 {
 	if (!out->turns.n)
@@ -289,6 +291,7 @@ static int read_spans(
 	return 0;
 }
 
+/* Sets *e to an error about element i of a list field. Returns -1. */
 static int reject_element(const struct records *r, int field, size_t i, const json_t *j,
 	const char *what, struct err *e)
 {

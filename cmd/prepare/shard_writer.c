@@ -397,6 +397,7 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
+/* Copies the finished temporary shard to the output stream, and closes the stream. */
 static int copy_image(struct shard_writer *w, struct err *e)
 {
 	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */

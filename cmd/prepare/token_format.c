@@ -170,6 +170,7 @@ static bool megatron_detect(const char *path, const char *first, size_t n)
 	return (text_ends(path, ".bin") || !file_exists(path)) && has_index(path);
 }
 
+/* Replaces the path of an index, or a prefix, by the path of its .bin file. */
 static void megatron_tokens_path(struct str *path)
 {
 	if (text_ends(path->s, ".idx"))
@@ -332,7 +333,8 @@ const struct token_format *token_format_named(const char *name)
 	return NULL;
 }
 
-/* nanoGPT is the last format, because it accepts any file named *.bin. */
+/* Returns the format that the file's name and first bytes show; NULL: none. nanoGPT is tried last,
+ * because it accepts any file named *.bin. */
 const struct token_format *token_format_detect(const char *path)
 {
 	char first[16];

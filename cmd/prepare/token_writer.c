@@ -107,6 +107,7 @@ static int begin_file(struct token_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
+/* Writes the buffer to its file and empties it, also if writing fails. */
 static int flush_buffer(struct token_stream *o, struct err *e)
 {
 	int rc = write_all(o->fd, o->buffer.s, o->buffer.len);

@@ -228,6 +228,7 @@ static int write_fragment(
 	return write_marked(l->x, s, fragment_spans, x->at + 1, from, x->n - 1, e);
 }
 
+/* Writes n tokens of padding as a document in which nothing counts. */
 static int write_padding(struct layout *l, enum split s, int64_t n, struct err *e)
 {
 	const struct extent from = {.memory = l->padding.s};

@@ -23,6 +23,7 @@ static void describe_model(const struct run *r, struct str *out)
 		(long long)m->c.heads, plural(m->c.heads));
 }
 
+/* Prints the tree of the model's tensors. */
 static void describe_tensors(const struct run *r)
 {
 	scoped_str tree = {0};

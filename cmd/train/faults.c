@@ -112,6 +112,8 @@ static void random_window(
 	}
 }
 
+/* Waits as long as --inject-delay specifies for this rank and step; serves other ranks
+ * meanwhile. */
 static void inject_delays(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;

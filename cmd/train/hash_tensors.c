@@ -127,6 +127,8 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 	free(m.to_free);
 }
 
+/* Returns the layer of a result; a leaf is in the layer that owns it, or in the head if
+ * it is tied. */
 static int64_t result_layer(const struct model *m, const struct result *x)
 {
 	if (x->extent != EXTENT_LEAF)
@@ -189,6 +191,8 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
+/* Discards the records of the last step, and hashes the parameters. context: a struct
+ * run. */
 static void begin_hashing(void *context)
 {
 	struct run *r = context;
@@ -261,6 +265,8 @@ static bool is_same_tensor(const struct record *a, const struct record *b)
 	return !compare_layers(a, b) && !strcmp(a->sum.name, b->sum.name);
 }
 
+/* Adds another part of the same tensor to *to: hashes and counts are sums, `max` is a
+ * maximum. */
 static void add_record_hash(struct record *to, const struct record *x)
 {
 	to->sum.hash += x->sum.hash;

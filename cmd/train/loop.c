@@ -13,6 +13,7 @@
 
 static volatile sig_atomic_t stop_signal;
 
+/* Requests a stop after the step. A second Ctrl-C cleans up and exits at once. */
 static void on_stop(int sig)
 {
 	if (sig == SIGINT && stop_signal) { /* Ctrl-C twice */
@@ -162,6 +163,7 @@ static void draw_sample(struct run *r, struct sample *x, int64_t n)
 	}
 }
 
+/* Prints the text of a sample, and frees it and the decoder. */
 static void end_sample(struct run *r, struct sample *x)
 {
 	decoder_close(x->g);
@@ -426,6 +428,7 @@ static void cast_votes(void *context, int64_t vote[STEP_VOTES])
 	vote[VOTE_MEET] = local_sgd_vote(r);
 }
 
+/* Sets r->now to what all ranks have voted for in this step. */
 static void set_decision(struct run *r, const struct step_result *s)
 {
 	r->now = (struct decision){.stop = s->vote[VOTE_STOP] > 0 && !s->bad,

@@ -10,6 +10,7 @@ static bool has_lowest_loss(const struct run *r)
 	       r->saver.eval_step == t->step;
 }
 
+/* Removes outdated checkpoints, in the background: the main function of a thread. */
 static void *prune_thread(void *run)
 {
 	const struct run *r = run;

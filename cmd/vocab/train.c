@@ -403,6 +403,7 @@ static void trainer_release(struct trainer *t)
 	free(t->ids);
 }
 
+/* Adds a special token to the vocabulary, and marks it as special in the rules. */
 static void add_special(struct trainer *t, struct bpe_rules *r, const char *text)
 {
 	r->added = xgrow(r->added, r->n_added, sizeof(*r->added));
