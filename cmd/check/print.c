@@ -38,9 +38,9 @@ static void append_tally(
 	if (!t.tested)
 		return;
 	const struct distance *w = distance_in(t.worst, test);
-	str_printf(out, "%-8s%d of %d within bounds; %s %.2g of %.1g, %s", names[test],
-		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
-		w->bound, t.worst->name);
+	str_printf(out, "%-8s%d of %d within bounds; worst %.2g, bound %.1g: %s",
+		names[test], t.tested - t.wrong, t.tested, w->value, w->bound,
+		t.worst->name);
 	if (test == TEST_GRADIENT && t.tested < c->n)
 		str_printf(out, "; %d not tested: zero, or smaller than rounding errors",
 			c->n - t.tested);

@@ -197,7 +197,7 @@ static void append_optimizer(const struct check_report *r, struct str *out)
 	const struct adam *a = &r->c->files.adam;
 	if (r->c->given.n && r->c->files.m1 < 0)
 		return; /* (the optimizer may be another one) */
-	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
+	str_printf(out, "AdamW, step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
 		r->c->files.step, a->beta1, a->beta2, a->eps);
 	if (a->clip > 0)
 		str_printf(out, "gradients clipped to %.4g", a->clip);
@@ -242,7 +242,7 @@ static const struct {
 	{"Gradients from", FOR_STEP, append_given_files},
 	{"Batch", FOR_STEP, append_batch},
 	{"Reference", FOR_STEP, append_reference},
-	{"The other run", FOR_STEP | FOR_RUNS, append_layout},
+	{"Precision and layout", FOR_STEP | FOR_RUNS, append_layout},
 	{"Optimizer", FOR_STEP | FOR_RUNS, append_optimizer},
 	{"Gradients", FOR_STEP | FOR_RUNS, append_gradients},
 	{"Moments", FOR_STEP, append_moments},

@@ -53,7 +53,8 @@ static void append_planned(const struct search *s, struct str *out)
 			out, "; no other layout can be faster in the middle of its band");
 	if (s->replanned)
 		str_printf(out,
-			"; planned whole, the first %s by %s%.2f %% in time and %.2f %% in memory",
+			"; planned with all layers, the first %s by %s%.2f %% in time and %.2f %% "
+			"in memory",
 			s->replanned > 1 ? "ones differ" : "one differs",
 			s->replanned > 1 ? "at most " : "", 100 * s->time_error,
 			100 * s->memory_error);

@@ -98,7 +98,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 		add_line(&text, "job", "%s", i->job);
 	if (r->t.o.verbose)
 		add_line(&text, "libraries", "%s", i->libraries);
-	add_line(&text, "hash", "0x%016llx, of all that determines the results",
+	add_line(&text, "hash", "0x%016llx of everything that determines the results",
 		(unsigned long long)i->arithmetic);
 	if (r->dir.path)
 		add_line(&text, "directory", "%s", r->dir.path);
