@@ -228,7 +228,8 @@ void table_print_fits(const struct bench_table *t)
 {
 	if (!t->n_fits)
 		return;
-	printf("#\n# time (s) = alpha + beta * size (B), fitted with equal weights for all sizes\n#");
+	printf("#\n# time (s) = alpha + beta * size (B), fitted with equal weights for all "
+	       "sizes\n#");
 	for (const struct bench_column *c = fit_columns; c->label; c++)
 		printf(" %*s", c->width, c->label);
 	putchar('\n');
