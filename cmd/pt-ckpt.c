@@ -274,8 +274,7 @@ static int write_output(
 	return convert_save(v, f, o->out, &how, e);
 }
 
-/* Writes the operand in another format, with another vocabulary if --vocabulary is given.
- * */
+/* Writes the operand in another format, with another vocabulary if --vocabulary is given. */
 static int convert_file(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt_view v;
@@ -506,8 +505,7 @@ static int check_operands(const struct command *c, int n, struct err *e)
 			      : "one checkpoint or more");
 }
 
-/* Checks operands and options of the command, runs it, and reports the file that it
- * wrote. */
+/* Checks operands and options of the command, runs it, and reports the file that it wrote. */
 static int run_command(const struct command *c, int n, char **operands,
 	const struct opts *o, struct err *e)
 {

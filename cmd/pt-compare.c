@@ -406,8 +406,7 @@ static bool has_user_column(const struct opts *o)
 	return false;
 }
 
-/* Returns the options of comparisons that the command line gives. Borrows o and column.
- * */
+/* Returns the options of comparisons that the command line gives. Borrows o and column. */
 static struct outcome_opts make_outcome_opts(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
@@ -453,8 +452,7 @@ static void set_report_runs(
 	}
 }
 
-/* Appends the outcome as text; with --quiet only its verdict. With --speed appends the
- * speed. */
+/* Appends the outcome as text; with --quiet only its verdict. With --speed appends the speed. */
 static void print_outcome(const struct outcome *x, const struct outcome_opts *opts,
 	const struct opts *o, struct str *out)
 {
@@ -637,8 +635,7 @@ static void free_report_runs(struct report_run *runs, int n)
 	free(runs);
 }
 
-/* Returns -1 with *e set if --export has an unknown format or conflicts with other
- * options. */
+/* Returns -1 with *e set if --export has an unknown format or conflicts with other options. */
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)

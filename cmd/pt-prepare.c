@@ -425,7 +425,7 @@ static void note_idle_options(const struct opts *o, bool tokens)
 	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Writes shards, or the token files of another program. */
+/* Writes shards, or the token files of another program, and prints their sizes and names. */
 static int prepare_shards(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -471,7 +471,7 @@ static int prepare_shards(
 	return 0;
 }
 
-/* Trains a vocabulary and writes its files. */
+/* Trains a vocabulary, writes its files, and prints their names. */
 static int train_vocabulary(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {

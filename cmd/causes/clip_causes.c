@@ -22,7 +22,7 @@ static bool fits_as_multiple(const struct step_check *c, int i, double *seen, do
 }
 
 /* Returns true if each tensor was clipped alone: norms have a common upper bound, and tensors
- * below it are unchanged. */
+ * below it are unchanged. Sets s->detail. */
 bool explained_by_clipped_tensors(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -106,7 +106,7 @@ static bool are_shards_clipped(const struct cause_search *s, int n, double *f)
 	return true;
 }
 
-/* Returns true if each FSDP rank clipped its shards by their own norm. */
+/* Returns true if each FSDP rank clipped its shards by their own norm. Sets s->detail. */
 bool explained_by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

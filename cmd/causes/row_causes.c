@@ -279,7 +279,8 @@ static double residual_with_bug(struct rows *r, enum row_bug bug, int tensor)
 	return all > 0 ? sqrt(left / all) : INFINITY;
 }
 
-/* Returns true if rows of frequent tokens are divided by their count, or have one occurrence. */
+/* Returns true if rows of frequent tokens are divided by their count, or have one occurrence.
+ * Sets s->detail. */
 bool explained_by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {

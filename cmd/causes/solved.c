@@ -17,8 +17,8 @@ bool explained_by_no_window(struct cause_search *s)
 	       window_distance(s, length, true) <= s->near;
 }
 
-/* Returns true if another sliding window explains the gradients. Searches the best power of 2, then
- * the windows around it: gradients come nearer as the window does. */
+/* Returns true if another sliding window explains the gradients. Searches the best power of 2,
+ * then the windows around it: gradients come nearer as the window does. Sets s->detail. */
 bool explained_by_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length, best = 1;
@@ -108,7 +108,8 @@ static void compute_with_squashing(const struct cause_search *s, const void *con
 	variant_gradients(s, v, is_full, g);
 }
 
-/* Returns true if logits divided or multiplied by a number explain the gradients. */
+/* Returns true if logits divided or multiplied by a number explain the gradients. Sets
+ * s->detail. */
 static bool by_factor_of_logits(struct cause_search *s, enum squashing how)
 {
 	double x = solve_number(s, compute_with_squashing, &how, 0.1);
@@ -143,7 +144,7 @@ static double find_first_cap(const struct cause_search *s, enum squashing how)
 	return first;
 }
 
-/* Returns true if a soft cap explains the gradients. */
+/* Returns true if a soft cap explains the gradients. Sets s->detail. */
 static bool by_cap(struct cause_search *s, enum squashing how)
 {
 	double x = solve_number(s, compute_with_squashing, &how, find_first_cap(s, how));
@@ -170,7 +171,7 @@ static void compute_with_zero_logits(const struct cause_search *s, const void *c
 		s, (struct variant){.function = {.zero_logits = x}}, is_full, g);
 }
 
-/* Returns true if a number of further logits that are 0 explains the gradients. */
+/* Returns true if a number of further logits that are 0 explains the gradients. Sets s->detail. */
 bool explained_by_zero_logits(struct cause_search *s)
 {
 	double x = solve_number(s, compute_with_zero_logits, NULL, 1);
@@ -245,8 +246,8 @@ static void compute_with_old_parameters(const struct cause_search *s, const void
 	free(w.w);
 }
 
-/* Finds the old slices: in a fit, the change that they make to the gradients has at least half of
- * the largest weight. Returns false if there are none. */
+/* Marks the old slices in old->is_old: in a fit, the change that they make to the gradients has
+ * at least half of the largest weight. Returns false if there are none. */
 static bool find_old(const struct cause_search *s, struct old_slices *old)
 {
 	const struct model *m = &s->c->weights.m;

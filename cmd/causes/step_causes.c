@@ -122,7 +122,7 @@ static double residual_of_fit(
 	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
-/* Returns true if the weight of a sequence equals this one within rounding. */
+/* Returns true if x, a fitted weight of a sequence, equals `weight` within rounding. */
 static bool is_weight(const struct step_check *c, double x, double weight)
 {
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
@@ -372,7 +372,8 @@ static bool lacks_all_reduce(
 	return is_explained;
 }
 
-/* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part. */
+/* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part.
+ * Sets s->detail. */
 bool explained_by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
@@ -433,8 +434,7 @@ static bool has_term(const struct cause_search *s, enum loss term, double *x)
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
-/* Returns true if label smoothing explains the gradients. Sets s->detail to its fraction.
- * */
+/* Returns true if label smoothing explains the gradients. Sets s->detail to its fraction. */
 bool explained_by_smoothing(struct cause_search *s)
 {
 	double x[2];
@@ -455,8 +455,7 @@ bool explained_by_z_loss(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if an entropy term explains the gradients. Sets s->detail to its factor.
- * */
+/* Returns true if an entropy term explains the gradients. Sets s->detail to its factor. */
 bool explained_by_entropy(struct cause_search *s)
 {
 	double x[2];
@@ -565,8 +564,8 @@ bool explained_by_path(struct cause_search *s)
 	return best.kind;
 }
 
-/* Returns true if all unexplained differences are as large as rounding to bf16 makes them, at most
- * 2^-9 of each term of a sum, and the loss is right. */
+/* Returns true if all unexplained differences are as large as rounding to bf16 makes them, at
+ * most 2^-9 of each term of a sum, and the loss is right. Sets s->detail. */
 bool are_rounded_sums(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -102,7 +102,7 @@ bool explained_by_no_clip(struct cause_search *s)
 	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= tolerance(s->c);
 }
 
-/* Returns true if the tensor is the reference times a factor of its own. */
+/* Returns true if the tensor is the reference times a factor of its own. Sets s->detail. */
 bool explained_by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
@@ -111,7 +111,7 @@ bool explained_by_factor(struct cause_search *s)
 	return f != 0;
 }
 
-/* Returns true if one factor per slice of a dimension explains the tensor. */
+/* Returns true if one factor per slice of a dimension explains the tensor. Sets s->detail. */
 static bool slices_explain(struct cause_search *s, int dim, int n)
 {
 	const struct step_check *c = s->c;
@@ -178,7 +178,7 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 	return sqrt(left / all) / fabs(c->scale.common);
 }
 
-/* Returns true if the slices of a dimension are in another order. */
+/* Returns true if the slices of a dimension are in another order. Sets s->detail. */
 bool explained_by_order_of_slices(struct cause_search *s)
 {
 	enum { MAX_ORDERED = 8 };
@@ -204,7 +204,7 @@ bool explained_by_order_of_slices(struct cause_search *s)
 	return false;
 }
 
-/* Returns true if each element is clipped to the magnitude of the largest one. */
+/* Returns true if each element is clipped to the magnitude of the largest one. Sets s->detail. */
 bool explained_by_value(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -280,7 +280,7 @@ static bool has_same_shape(const struct cause_search *s, int other)
 	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
-/* Returns true if the tensor has the gradient of another tensor of its shape. */
+/* Returns true if the tensor has the gradient of another tensor of its shape. Sets s->detail. */
 bool explained_by_exchange(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -331,7 +331,8 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 	return is_found;
 }
 
-/* Returns true if exp_avg before the step came from another tensor of the same shape. */
+/* Returns true if exp_avg before the step came from another tensor of the same shape. Sets
+ * s->detail. */
 bool explained_by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -352,7 +353,7 @@ bool explained_by_exchanged_means(struct cause_search *s)
 }
 
 /* Returns true if a multiple of the parameter was added: weight decay as L2, as in
- * torch.optim.Adam. */
+ * torch.optim.Adam. Sets s->detail. */
 bool explained_by_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -380,8 +381,7 @@ struct parts {
 	struct gradients gradients[MAX_PARTS];
 };
 
-/* Computes the gradients of each part, of the wanted tensors. parts_release() frees them.
- * */
+/* Computes the gradients of each part, of the wanted tensors. parts_release() frees them. */
 static void parts_init(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};

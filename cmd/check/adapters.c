@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Tests whether another scale of the adapters explains the wrong gradients. */
+/* Tests whether another scale of the adapters explains the wrong gradients. Sets s->detail. */
 bool explained_by_adapter_scale(struct cause_search *s)
 {
 	const struct lora *l = &s->c->lora;

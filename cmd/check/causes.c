@@ -139,7 +139,8 @@ bool is_always_true(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the loss or the output layer's gradient shows that the forward pass is right. */
+/* Returns true if the loss or the output layer's gradient shows that the forward pass is right.
+ * Sets s->detail. */
 bool has_right_forward_pass(struct cause_search *s)
 {
 	const char *zero_grad_hint =

@@ -244,7 +244,7 @@ int find_causes(struct step_check *c, struct err *e);
 int judge_update(struct step_check *c, struct err *e);
 /* groups.c: Sets which tensors are frozen, and their scales of the learning rate. */
 int read_groups(struct step_check *c, const struct check_job *job, struct err *e);
-/* Removes frozen tensors from the reference. */
+/* Sets the reference gradients of frozen tensors to zero, and recomputes the norm of all. */
 void remove_frozen_gradients(struct step_check *c);
 /* copies.c: Compares the copies of several ranks, and tied weights. Adds findings. */
 int judge_copies(struct step_check *c, struct err *e);

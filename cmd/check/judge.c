@@ -518,7 +518,8 @@ static void judge_gradient(
 			   fabs(x->factor - 1) > x->factor_bound + d->bound - own;
 }
 
-/* Checks the common factor of two runs, or if clipping hides it, the logged norms' ratio. */
+/* Adds findings if the common factor of two runs is not 1, or if clipping hides it, the ratio of
+ * the logged norms. Sets c->scale.checked. */
 static void judge_scale_of_runs(struct step_check *c)
 {
 	const struct check_opts *o = &c->o;

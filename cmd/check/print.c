@@ -266,8 +266,7 @@ static json_t *distance_json(const struct distance *d)
 	return j;
 }
 
-/* Returns a new array with one object per tensor that the file after the step stores
- * twice. */
+/* Returns a new array with one object per tensor that the file after the step stores twice. */
 static json_t *copies_json(const struct step_check *c)
 {
 	json_t *all = json_array();

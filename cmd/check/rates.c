@@ -89,7 +89,8 @@ bool explained_by_no_rate(struct cause_search *s)
 	       !(s->c->files.adam.lr > 0 && is_rate_visible(s->c, s->c->files.adam.lr));
 }
 
-/* Returns true if parameters only shrank, as by weight decay. (Their rate is then above 0.) */
+/* Returns true if parameters only shrank, as by weight decay. (Their rate is then above 0.) Sets
+ * s->detail. */
 bool explained_by_decay_alone(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -109,7 +110,8 @@ bool explained_by_decay_alone(struct cause_search *s)
 	return n;
 }
 
-/* Returns true if the learning rate is given, but no tensor moved along its update. */
+/* Returns true if the learning rate is given, but no tensor moved along its update. Sets
+ * s->detail. */
 bool explained_by_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -125,7 +127,8 @@ bool explained_by_ascent(struct cause_search *s)
 	return s->c->lr < 0;
 }
 
-/* Returns true if the common rate differs from the given one, and explains most updates. */
+/* Returns true if the common rate differs from the given one, and explains most updates. Sets
+ * s->detail. */
 bool explained_by_other_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -245,8 +248,7 @@ bool has_no_update(struct cause_search *s)
 	       classify_rate(c, x) != RATE_EXPLAINED;
 }
 
-/* Returns true if s->tensor moved with the opposite sign of most tensors. Sets s->detail.
- * */
+/* Returns true if s->tensor moved with the opposite sign of most tensors. Sets s->detail. */
 bool has_opposite_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -269,7 +271,8 @@ bool has_wrong_rate(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the tensor has another rate than most, which is not known to be wrong. */
+/* Returns true if the tensor has another rate than most, which is not known to be wrong. Sets
+ * s->detail. */
 bool has_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -281,7 +284,8 @@ bool has_own_rate(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the tensor has the common rate although its group in the file has another one. */
+/* Returns true if the tensor has the common rate although its group in the file has another one.
+ * Sets s->detail. */
 bool lacks_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

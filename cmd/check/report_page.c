@@ -56,8 +56,7 @@ static void append_facts(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
-/* Appends the section "Scale": expected and seen values, and a note if it was not
- * checked. */
+/* Appends the section "Scale": expected and seen values, and a note if it was not checked. */
 static void append_scales(const struct check_report *r, struct doc *d)
 {
 	const char *const head[] = {
@@ -227,8 +226,7 @@ static void html_maps(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
-/* Appends tensor i as a row of the table: sizes, distances, and the numbers of its
- * findings. */
+/* Appends tensor i as a row of the table: sizes, distances, and the numbers of its findings. */
 static void html_tensor(const struct step_check *c, int i, struct doc *d)
 {
 	const struct tensor_check *x = &c->tensors[i];

@@ -381,7 +381,8 @@ void compute_updates(const struct step_check *c, const struct tensor_step *t,
 	}
 }
 
-/* Returns true if n slices of dimension `dim` had different learning rates, such as 0. */
+/* Returns true if n slices of dimension `dim` had different learning rates, such as 0. Sets
+ * s->detail. */
 static bool explains_update_slices(struct cause_search *s, int dim, int n)
 {
 	double rate[MAX_SLICES];
@@ -401,8 +402,7 @@ static bool explains_update_slices(struct cause_search *s, int dim, int n)
 	return !equal;
 }
 
-/* Returns true if slices of the update have other factors. Sets s->detail to the factors.
- * */
+/* Returns true if slices of the update have other factors. Sets s->detail to the factors. */
 bool explained_by_update_slices(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -480,7 +480,8 @@ bool explained_by_rule(struct cause_search *s)
 	return s->rule;
 }
 
-/* Returns true if no tensor decays and the given decay is large enough to be measured. */
+/* Returns true if no tensor decays and the given decay is large enough to be measured. Sets
+ * s->detail. */
 bool explained_by_no_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -112,8 +112,7 @@ struct stats {
 	int64_t n, n_bad;
 };
 
-/* Adds n elements to *stats, a struct stats; counts those that are not finite. Returns 0.
- * */
+/* Adds n elements to *stats, a struct stats; counts those that are not finite. Returns 0. */
 static int accumulate_stats(void *stats, int64_t first, const float *x, int64_t n)
 {
 	struct stats *s = stats;

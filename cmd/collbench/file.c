@@ -76,8 +76,7 @@ static void append_names(const struct bench_column *c, struct str *out)
 		str_printf(out, "%s%s", i ? " " : "", name[i]);
 }
 
-/* Writes a column of the records as a data set at `path`, with its unit and names of
- * values. */
+/* Writes a column of the records as a data set at `path`, with its unit and names of values. */
 static int write_column(struct h5 *file, const struct bench_column *c, const char *path,
 	const struct records *r, struct err *e)
 {
@@ -189,8 +188,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	return rc;
 }
 
-/* Opens a result file, and checks its format and that it is complete. Returns -1 with *e
- * set. */
+/* Opens a result file, and checks its format and that it is complete. Returns -1 with *e set. */
 static int open_result_file(struct h5 **file, const char *path, struct err *e)
 {
 	if (h5_open(file, path, e))

@@ -130,8 +130,7 @@ void table_update_verdicts(
 			update_verdict(&first[i], &again[i], p);
 }
 
-/* Appends the begin of a line about a case: the verdict, collective, type, size and
- * group. */
+/* Appends the begin of a line about a case: the verdict, collective, type, size and group. */
 static void begin_line(const char *what, const struct bench_row *r, struct str *out)
 {
 	const char *type = r->type < 0 ? "" : bench_type_names[r->type];
@@ -202,8 +201,7 @@ static void print_missing_rows(struct comparison *t, const struct bench_table *o
 	}
 }
 
-/* Appends the counts of all verdicts, the mean ratio of times, and the sums that differ.
- * */
+/* Appends the counts of all verdicts, the mean ratio of times, and the sums that differ. */
 static void print_totals(const struct comparison *t)
 {
 	int64_t judged = count_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];

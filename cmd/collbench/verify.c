@@ -177,8 +177,7 @@ static void make_reduction(
 	}
 }
 
-/* Converts n elements of *x to the type of the case, rounded once, and stores them in
- * out. */
+/* Converts n elements of *x to the type of the case, rounded once, and stores them in out. */
 static void store_chunk(
 	const struct verify *v, const union chunk *x, int64_t n, void *out)
 {

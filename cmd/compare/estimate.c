@@ -58,8 +58,7 @@ static struct estimate estimate_pairs(double *control, const double *test, int n
 		mean_of(control, n), sqrt(variance_of(control, n) / (double)n), n - 1};
 }
 
-/* Estimates the difference of two independent means with a pooled variance (Student's t).
- * */
+/* Estimates the difference of two independent means with a pooled variance (Student's t). */
 static struct estimate estimate_replicas(
 	const double *control, int n_control, const double *test, int n_test)
 {
@@ -70,8 +69,7 @@ static struct estimate estimate_replicas(
 		sqrt(squares / df * (1.0 / n_control + 1.0 / n_test)), df};
 }
 
-/* Estimates test minus control from one value per unit (pair or replica), in rows [from,
- * to). */
+/* Estimates test minus control from one value per unit (pair or replica), in rows [from, to). */
 static struct estimate estimate_units(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {

@@ -197,8 +197,7 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 	}
 }
 
-/* Writes all logs as CSV. Adds a column for loss to x->columns if only train_loss is
- * exported. */
+/* Writes all logs as CSV. Adds a column for loss to x->columns if only train_loss is exported. */
 static int write_csv(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_str head = {0};

@@ -418,8 +418,7 @@ static struct replay make_replay(struct locating *x, int i, int64_t first, bool 
 		.each_step = each_step};
 }
 
-/* Replays the control, then the test, and reads their hashes into l. Returns -1 with *e
- * set. */
+/* Replays the control, then the test, and reads their hashes into l. Returns -1 with *e set. */
 static int replay_both(struct locating *x, int64_t first, bool each_step,
 	struct tensor_hashes l[2], struct err *e)
 {

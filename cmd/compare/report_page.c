@@ -82,8 +82,7 @@ static void print_reason(struct str *out, const struct report_run *run)
 	str_puts(out, "</span>");
 }
 
-/* Returns true if both runs are controls, or both are tests, with the same verdict text.
- * */
+/* Returns true if both runs are controls, or both are tests, with the same verdict text. */
 static bool have_same_verdict(const struct report_run *a, const struct report_run *b)
 {
 	struct str x = {0}, y = {0};
@@ -294,8 +293,7 @@ static void print_measure(struct doc *d, const struct speed_diff *x)
 	doc_row_end(d);
 }
 
-/* Appends the section "Speed and memory"; nothing if the logs have no such column in
- * common. */
+/* Appends the section "Speed and memory"; nothing if the logs have no such column in common. */
 static void print_speed(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;

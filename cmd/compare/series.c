@@ -80,8 +80,7 @@ static void set_names(struct series_list *l)
 	memcpy(l->path, l->logs[0].name, begin);
 }
 
-/* Adds a series of n runs from `first` on, named after the run or "mean of 3 controls".
- * */
+/* Adds a series of n runs from `first` on, named after the run or "mean of 3 controls". */
 static void add_series(struct series_list *l, int first, int n, bool is_control)
 {
 	struct curve_series *s = &l->v[l->n++];

@@ -147,8 +147,7 @@ static bool parse_format_directive(struct format_parser *p)
 	return true;
 }
 
-/* Appends a text to the description of the current format. Returns false on a syntax
- * error. */
+/* Appends a text to the description of the current format. Returns false on a syntax error. */
 static bool parse_about_directive(struct format_parser *p)
 {
 	struct str *about = &p->current->about;
@@ -162,8 +161,7 @@ static bool parse_settings_directive(struct format_parser *p)
 	return p->current->settings = true;
 }
 
-/* Reads the texts that begin a log of the current format. Returns false if there is none.
- * */
+/* Reads the texts that begin a log of the current format. Returns false if there is none. */
 static bool parse_head_directive(struct format_parser *p)
 {
 	struct log_format *f = p->current;

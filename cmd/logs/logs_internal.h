@@ -251,8 +251,7 @@ log_text_fn parse_megatron_golden, parse_megatron_bridge, parse_trainer_state,
 	parse_tensorboard, parse_json_array;
 bool is_megatron_golden(struct span first), is_megatron_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
-/* Returns true if a log begins like a JSON array of objects or of TensorBoard's triples.
- * */
+/* Returns true if a log begins like a JSON array of objects or of TensorBoard's triples. */
 bool is_json_array(struct span first);
 /* Appends the names of the columns if a log begins with a header and a row with numbers. */
 bool csv_list_columns(struct span sample, struct strs *names);

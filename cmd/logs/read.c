@@ -269,8 +269,7 @@ static const char *list_directory(const char *path, struct strs *files)
 	return format;
 }
 
-/* Reads all files of a directory of logs as one log, of the format that its files show.
- * */
+/* Reads all files of a directory of logs as one log, of the format that its files show. */
 static int read_directory(struct log_reading *r, const char *path, struct err *e)
 {
 	scoped_strs files = {0};

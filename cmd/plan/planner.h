@@ -44,8 +44,7 @@ struct times {
 	double axis[N_AXES]; /* communication along each axis, without computation */
 };
 
-/* Sets *s to the sizes of a model that estimates need: widths, and parameters of its
- * parts. */
+/* Sets *s to the sizes of a model that estimates need: widths, and parameters of its parts. */
 void shape_init(struct shape *s, const struct model *m);
 /* Returns how many ranks of a group are on one host. stride: distance of neighbors in world
  * ranks. */

@@ -262,8 +262,7 @@ static void set_times(json_t *o, const struct request *r, const struct choice *c
 	json_object_set_new(o, "communication", alone);
 }
 
-/* Returns a new object: a layout with its times, its memory and the trainer's arguments.
- * */
+/* Returns a new object: a layout with its times, its memory and the trainer's arguments. */
 static json_t *choice_json(
 	const struct request *r, const struct choice *c, const char *given)
 {

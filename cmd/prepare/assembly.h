@@ -37,7 +37,8 @@ struct piece_view {
 	int64_t documents, tokens, spans, messages;
 };
 
-/* Finds the piece of a batch and reads its head. */
+/* Finds the piece of a batch, and sets *v to its head and the places of its parts. Returns -1
+ * with *e set. */
 int piece_view_read(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e);
 

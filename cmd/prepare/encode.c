@@ -56,8 +56,7 @@ static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 	}
 }
 
-/* Appends the open span of tokens that count to the piece, if it has any, and closes it.
- * */
+/* Appends the open span of tokens that count to the piece, if it has any, and closes it. */
 static void end_span(struct worker *w)
 {
 	struct token_span *s = &w->next.last;
@@ -292,7 +291,8 @@ static int filter_part(struct worker *w, const struct document_part *part,
 					 : FATE_PART;
 }
 
-/* Returns true if a text has too many combining marks on one character to be normalized. */
+/* Returns true, with *why set, if a text has too many combining marks on one character to be
+ * normalized. */
 static bool has_too_many_marks(
 	struct worker *w, const char *text, int64_t n, struct err *why)
 {

@@ -11,8 +11,7 @@ struct filter {
 	const char **text;
 };
 
-/* Compiles a regular expression, and adds it to f, which has space for it and borrows
- * text. */
+/* Compiles a regular expression, and adds it to f, which has space for it and borrows text. */
 static int compile_expression(struct filter *f, const char *text, struct err *e)
 {
 	int number;

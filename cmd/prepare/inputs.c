@@ -85,8 +85,7 @@ static int add_directory(struct inputs *in, const struct prepare *p, const char 
 	return rc;
 }
 
-/* Adds a file, all files of a directory, or standard input ("-"). Fails if there is none.
- * */
+/* Adds a file, all files of a directory, or standard input ("-"). Fails if there is none. */
 static int add_path(
 	struct inputs *in, const struct prepare *p, const char *path, struct err *e)
 {

@@ -89,8 +89,7 @@ static int hex_digit(char c)
 				      : -1;
 }
 
-/* Reads four hexadecimal digits of an escape into *code. Returns false if they are
- * invalid. */
+/* Reads four hexadecimal digits of an escape into *code. Returns false if they are invalid. */
 static bool scan_hex(struct scan *s, uint32_t *code)
 {
 	*code = 0;

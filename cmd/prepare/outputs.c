@@ -46,8 +46,7 @@ static void add_outputs(struct outputs *o, const char *out, size_t n, const char
 	globfree(&found);
 }
 
-/* Lists in *o every file that the options may write, with shell patterns for numbered
- * files. */
+/* Lists in *o every file that the options may write, with shell patterns for numbered files. */
 static void find_outputs(struct outputs *o, const struct token_convert *c)
 {
 	static const char *const suffixes[] = {".bin", ".idx", ".mask"};

@@ -90,7 +90,7 @@ static int read_all_text(struct job *j, const char *title, struct err *e)
 	return comm_agree(x->comm, e);
 }
 
-/* Learns the vocabulary from the text on rank 0; other ranks do nothing. */
+/* Learns the vocabulary from the text on rank 0 into *j; other ranks do nothing. */
 static int learn_text(struct job *j, struct err *e)
 {
 	struct comm *all = j->encoding.comm, self = {.size = 1};

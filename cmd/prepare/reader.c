@@ -212,7 +212,8 @@ static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 	return r->to == r->from ? 0 : add_next_part(r, b, n_separator, e);
 }
 
-/* Returns the length of the next line with its '\n'; 0: more than MAX_LINE; -1 on an error. */
+/* Returns the length of the next line with its '\n', and records how far it has searched; 0: the
+ * line has more than MAX_LINE; -1 on an error. */
 static int64_t find_line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {

@@ -25,8 +25,7 @@ static const char *const default_fields[] = {
 	[RECORD_MASK] = "input_ids,mask",
 };
 
-/* Sets r->field[] to the names of one or two fields (--field or the default), allocated.
- * */
+/* Sets r->field[] to the names of one or two fields (--field or the default), allocated. */
 static int read_fields(struct records *r, struct err *e)
 {
 	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
@@ -173,8 +172,7 @@ static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
-/* Sets the text and the counted spans of *out by applying the chat template to its turns.
- * */
+/* Sets the text and the counted spans of *out by applying the chat template to its turns. */
 static int apply_template(const struct records *r, struct marked *out, struct err *e)
 {
 	if (!out->turns.n)
@@ -257,8 +255,7 @@ static int64_t find_character(
 	return from == to ? at : -1;
 }
 
-/* Reads a text and the spans of it that count: pairs [begin, end) of characters,
- * ascending. */
+/* Reads a text and the spans of it that count: pairs [begin, end) of characters, ascending. */
 static int read_spans(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {

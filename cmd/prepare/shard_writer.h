@@ -9,8 +9,7 @@ struct shard_writer;
  * exactly that many tokens of each split. Returns NULL on error. */
 struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
 	const struct shard_info *info, struct err *e);
-/* Appends n token ids to split s, narrowed to the shard's width. Returns -1 with *e set.
- * */
+/* Appends n token ids to split s, narrowed to the shard's width. Returns -1 with *e set. */
 int shard_writer_append(struct shard_writer *w, enum split s, const uint32_t *ids,
 	int64_t n, struct err *e);
 /* Appends n tokens of shard_token_bytes() each. Files are read until shard_writer_finish(). */

@@ -18,8 +18,7 @@ static bool nanogpt_detect(const char *path, const char *first, size_t n)
 	return text_ends(path, ".bin");
 }
 
-/* Sets the token type and the number of tokens of a file of nanoGPT, which has no header.
- * */
+/* Sets the token type and the number of tokens of a file of nanoGPT, which has no header. */
 static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	f->type = u16;
@@ -70,8 +69,7 @@ static bool llmc_detect(const char *path, const char *first, size_t n)
 	return find_llmc_kind(magic) || magic == LLMC_EVAL;
 }
 
-/* Reads the header of a file of llm.c, and sets the token type, the number and the begin.
- * */
+/* Reads the header of a file of llm.c, and sets the token type, the number and the begin. */
 static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	int32_t header[LLMC_WORDS];
@@ -186,7 +184,8 @@ struct megatron_index {
 	int64_t n_sequences, n_documents;
 };
 
-/* Finds the arrays of an index, and sets *type to the type of its tokens. */
+/* Parses an index: sets the counts and arrays of *x, which point into text, and *type to the
+ * type of its tokens. */
 static int megatron_parse(struct megatron_index *x, const struct str *text,
 	struct token_type *type, struct err *e)
 {

@@ -71,8 +71,7 @@ static int create_file(struct token_writer *w, const char *name, struct err *e)
 	return fd < 0 ? err_errno(e, name) : fd;
 }
 
-/* Creates the next file of split s, such as OUT_train_00001 with suffix `end`. Sets *to.
- * */
+/* Creates the next file of split s, such as OUT_train_00001 with suffix `end`. Sets *to. */
 static int open_token_stream(struct token_writer *w, enum split s, const char *end,
 	struct token_stream *to, struct err *e)
 {
@@ -91,8 +90,7 @@ static int open_token_stream(struct token_writer *w, enum split s, const char *e
 	return to->fd < 0 ? -1 : 0;
 }
 
-/* Creates the next token file of split s, with space for its header, and its mask file.
- * */
+/* Creates the next token file of split s, with space for its header, and its mask file. */
 static int begin_file(struct token_writer *w, enum split s, struct err *e)
 {
 	struct out_file *o = &w->out[s];

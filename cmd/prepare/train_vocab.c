@@ -92,8 +92,7 @@ static int count_batches(
 	return 0;
 }
 
-/* Counts the words of all inputs into the workers' tables. Sets the bytes of text in
- * j->out. */
+/* Counts the words of all inputs into the workers' tables. Sets the bytes of text in j->out. */
 static int count_texts(
 	struct job *j, struct worker *w, const struct strs *inputs, struct err *e)
 {

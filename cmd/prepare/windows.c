@@ -39,8 +39,7 @@ struct layout {
 	uint64_t *nonempty; /* one bit per element of with_space: set if it is >= 0 */
 };
 
-/* Initializes *l for the windows of one lane; borrows x. writes: false only counts
- * windows. */
+/* Initializes *l for the windows of one lane; borrows x. writes: false only counts windows. */
 static void layout_init(struct layout *l, struct writing *x, int lane, bool writes)
 {
 	*l = (struct layout){.x = x,
@@ -89,8 +88,7 @@ static int read_tokens(
 	return 0;
 }
 
-/* Adds a fragment of n tokens of the stream's document; also reads its tokens if l
- * writes. */
+/* Adds a fragment of n tokens of the stream's document; also reads its tokens if l writes. */
 static int add_fragment(
 	struct layout *l, struct document_stream *s, int64_t at, int64_t n, struct err *e)
 {

@@ -218,8 +218,7 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 	return add_array(all, &a, s->s, s->len, code, path, e);
 }
 
-/* Adds the tensors of a .safetensors file to *all, at most MAX_ARRAYS. Returns -1 with *e
- * set. */
+/* Adds the tensors of a .safetensors file to *all, at most MAX_ARRAYS. Returns -1 with *e set. */
 static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
 {
 	struct st_header h = {.n = 0};

@@ -170,8 +170,8 @@ static void apply_head_norm(const struct sequence_work *w, const struct tensor *
 	}
 }
 
-/* Replaces dy, the gradient of the norms' outputs, by the gradient of x. A slice has whole
- * heads. */
+/* Backpropagates through the norms of heads: adds the gradient of gamma, and replaces dy, the
+ * gradient of the outputs, by the gradient of x. A slice has whole heads. */
 static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	double *dy, const double *x, int64_t width)
 {

@@ -163,8 +163,7 @@ struct hashing {
 	enum step_phase phase;
 };
 
-/* Hashes a part of a tensor in the store, copied to the host. context: a struct hashing.
- * */
+/* Hashes a part of a tensor in the store, copied to the host. context: a struct hashing. */
 static void hash_part(void *context, const struct part *x)
 {
 	const struct hashing *h = context;
@@ -191,8 +190,7 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
-/* Discards the records of the last step, and hashes the parameters. context: a struct
- * run. */
+/* Discards the records of the last step, and hashes the parameters. context: a struct run. */
 static void begin_hashing(void *context)
 {
 	struct run *r = context;
@@ -265,8 +263,7 @@ static bool is_same_tensor(const struct record *a, const struct record *b)
 	return !compare_layers(a, b) && !strcmp(a->sum.name, b->sum.name);
 }
 
-/* Adds another part of the same tensor to *to: hashes and counts are sums, `max` is a
- * maximum. */
+/* Adds another part of the same tensor to *to: hashes and counts are sums, `max` is a maximum. */
 static void add_record_hash(struct record *to, const struct record *x)
 {
 	to->sum.hash += x->sum.hash;

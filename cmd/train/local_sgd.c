@@ -271,8 +271,7 @@ static void end_delayed_fragment(struct run *r)
 	report_end(r, f);
 }
 
-/* Sets the columns about synchronization in a row, and starts to count bytes for the next
- * row. */
+/* Sets the columns about synchronization in a row, and starts to count bytes for the next row. */
 static void set_sync_columns(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;
@@ -393,7 +392,8 @@ static bool have_equal_parameters(const struct run *r)
 		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
-/* Synchronizes, unless asynchronous workers have done too few steps. False: a worker has quit. */
+/* Synchronizes and sets r->now, unless asynchronous workers have done too few steps. Returns
+ * false if a worker has quit. */
 static bool meet_and_synchronize(struct run *r, int fragment)
 {
 	struct local_sgd *x = &r->local;

@@ -10,8 +10,7 @@
 
 /* ---- the description of a run --------------------------------------------------- */
 
-/* Returns "SLURM_JOB_ID=123" or the like, in static memory; NULL: not in a scheduler's
- * job. */
+/* Returns "SLURM_JOB_ID=123" or the like, in static memory; NULL: not in a scheduler's job. */
 static const char *scheduler_job(void)
 {
 	static const char *const vars[] = {

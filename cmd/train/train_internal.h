@@ -81,8 +81,7 @@ struct run_tensorboard {
 /* Creates the event file of this worker, for the steps after `resume` (-1: a new run). */
 int tensorboard_open(
 	struct run *r, const struct train_opts *o, int64_t resume, struct err *e);
-/* Appends a row to the event file. If that fails, warns once and retries with the next
- * row. */
+/* Appends a row to the event file. If that fails, warns once and retries with the next row. */
 void tensorboard_row(struct run *r, const struct row *row);
 void tensorboard_close(struct run *r);
 
@@ -158,7 +157,8 @@ enum save_mode { SAVE_AND_WAIT, SAVE_IN_BACKGROUND /* training continues meanwhi
 void save_now(struct run *r, const char *why, enum save_mode mode);
 /* Waits for the checkpoint that is being written, and reports it. Collective. */
 void save_end(struct run *r);
-/* Waits until old checkpoints are removed: the next checkpoint needs their space. */
+/* Waits until the thread that removes old checkpoints has ended: the next checkpoint needs their
+ * space. */
 void save_wait_prune(struct run *r);
 
 /* ---- run_dir.c: the run directory ---------------------------------------------------- */

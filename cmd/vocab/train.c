@@ -136,7 +136,7 @@ static struct queued queue_pop(struct trainer *t)
 	return first;
 }
 
-/* Queues a pair. A pair that is too rare needs no list of words, because counts only fall. */
+/* Queues a pair; one that is too rare only loses its list of words, because counts only fall. */
 static void enqueue(struct trainer *t, struct token_pair *p)
 {
 	if (p->count >= t->c->min_count) {
@@ -219,7 +219,7 @@ static uint32_t find_token(
 	return NO_TOKEN;
 }
 
-/* Returns the token with these bytes, which is new unless another pair has the same bytes. */
+/* Returns the token with these bytes; adds it, unless another pair has the same bytes. */
 static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
 {
 	uint64_t slot;
@@ -247,8 +247,7 @@ static int64_t count_special(const struct train_config *c)
 	return (c->end_of_text != NULL) + c->special.n;
 }
 
-/* Allocates the tables of tokens for the whole vocabulary, and adds the 256 bytes as
- * tokens. */
+/* Allocates the tables of tokens for the whole vocabulary, and adds the 256 bytes as tokens. */
 static void add_byte_tokens(struct trainer *t)
 {
 	uint32_t token_of[N_BYTES];
