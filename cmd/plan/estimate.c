@@ -227,7 +227,7 @@ struct exchange {
 	double exposed; /* seconds that computation does not hide */
 };
 
-/* Returns the time of tensor-parallel communication, and how much of it computation does
+/* Returns the seconds of tensor-parallel communication, and how many of them computation does
  * not hide. */
 static struct exchange tp_exchange(const struct timing *t, double compute)
 {
@@ -239,7 +239,8 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	return x;
 }
 
-/* Returns the communication of keys, values and their gradients around the cp ring. */
+/* Returns the seconds of passing keys, values and their gradients around the cp ring, and how
+ * many of them attention does not hide. */
 static struct exchange cp_exchange(const struct timing *t, double attention)
 {
 	int cp = t->l->degree[AXIS_CP];

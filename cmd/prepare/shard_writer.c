@@ -225,7 +225,8 @@ static void append_offset(struct offset_list *l, int64_t at)
 	l->at[l->n++] = at;
 }
 
-/* Waits for the tokens of a split in the current file, and moves to the next file. */
+/* Waits for the tokens of a split in the current file, closes the split's data set, and moves to
+ * the next file. */
 static int end_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursors[s];
