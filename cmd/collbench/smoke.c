@@ -51,6 +51,7 @@ struct peer *peers_gather(struct comm *world, const char *libraries)
 /* Prints OK or FAIL and a text on rank 0. Returns is_good, which is equal on all ranks. */
 static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
 	PRINTF(3, 4);
+/* Prints OK or FAIL and the text as a line, on rank 0. Returns is_good. */
 static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
 {
 	va_list ap;

@@ -45,7 +45,8 @@ int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e);
 /* Sets *step to the first step after which the parameters of two replays differ; -1: none. */
 int replay_find_difference(
 	const struct replay *a, const struct replay *b, int64_t *step, struct err *e);
-void replay_remove_files(const char *directory); /* and the directory */
+/* Removes the directory of replays with its files. A failure is a warning. */
+void replay_remove_files(const char *directory);
 
 /* ---- locate.c -------------------------------------------------------------------- */
 

@@ -262,8 +262,8 @@ void csv_list_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, where each row names its run. */
 /* Returns true for a row of the selected run, by default the first one; counts all other rows. */
 bool runs_select_row(struct table *t, const char *run);
-void runs_warn(
-	const struct table *t, const char *name); /* warns of unused rows and fields */
+/* Warns of rows of other runs and of fields that are not used. name: the log. */
+void runs_warn(const struct table *t, const char *name);
 /* Appends the names of the runs in an open file, at most MAX_RUNS, if its rows have them. Returns
  * -1 with *e set if the file cannot be read. */
 int list_row_runs(

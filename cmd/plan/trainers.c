@@ -146,11 +146,10 @@ bool trainer_has_times(enum trainer_kind kind)
 	return kind != BY_NANOTRON;
 }
 
-/* Returns the factors between which measured times were, relative to the estimates: of few
- * measurements, or wider without any. `across`: tensor parallelism spans hosts, or cp is used. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
+	/* (from few measurements, or wider without any; across: tp spans hosts, or cp is used) */
 	static const struct {
 		struct band usual, across;
 	} bands[N_TRAINERS] = {

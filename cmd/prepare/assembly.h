@@ -80,8 +80,7 @@ int64_t token_place_advance(
 struct buckets;
 /* Creates n empty buckets, each a temporary file in the directory of w. Returns NULL with
  * *e set. */
-struct buckets *buckets_open(
-	const struct pieces *w, int n, struct err *e); /* NULL on error */
+struct buckets *buckets_open(const struct pieces *w, int n, struct err *e);
 int buckets_append(
 	struct buckets *b, int bucket, const void *p, size_t n_bytes, struct err *e);
 int buckets_fd(const struct buckets *b, int bucket);

@@ -30,4 +30,5 @@ void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counted
 void shard_writer_set_documents(struct shard_writer *w, int64_t n);
 /* Completes the files after the last token: renames them, or copies the one file to the stream. */
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
-void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
+/* Removes unfinished files, and frees w (may be NULL). */
+void shard_writer_close(struct shard_writer *w);

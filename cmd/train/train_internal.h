@@ -48,7 +48,8 @@ struct run_report {
 /* Returns the current values of the counters of time and bytes. */
 struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
-struct row report_new_row(const struct run *r); /* a row with the step and its tokens */
+/* Returns a row with only the step and its tokens. */
+struct row report_new_row(const struct run *r);
 /* Returns true if standard output gets short rows, for people. */
 bool report_uses_short_rows(const struct run *r);
 /* Returns true if this step is logged. */
