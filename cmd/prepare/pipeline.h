@@ -93,7 +93,7 @@ int reader_next(struct reader *r, struct batch *b, struct err *e);
 int64_t reader_bytes_read(const struct reader *r);
 /* Returns the decompressed bytes read so far. */
 int64_t reader_text_bytes(const struct reader *r);
-uint64_t reader_close(struct reader *r);	   /* returns the hash of the text */
+uint64_t reader_close(struct reader *r); /* returns the hash of the text */
 
 /* ---- filter.c: which documents are kept --------------------------------------------- */
 
