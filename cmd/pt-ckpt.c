@@ -91,6 +91,8 @@ static void generate_man(int kind, FILE *f)
 	h5_fields_print_man(ckpt_fields, f);
 }
 
+/* Prints a line per checkpoint of each file or directory; without operands, of ".".
+ * Continues after a file that cannot be read, and returns the first error. */
 static int list_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
@@ -107,6 +109,7 @@ static int list_files(int n, char **names, const struct opts *o, struct err *e)
 	return e->code ? -1 : 0;
 }
 
+/* Prints the fields and tensors of a checkpoint, or only its options with --options. */
 static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -133,7 +136,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* verify: prints a verdict per file. The first failure determines the exit code. */
+/* Verifies files, and prints a verdict per file. The first failure determines the exit code. */
 static int verify_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -156,6 +159,7 @@ static int verify_files(int n, char **names, const struct opts *o, struct err *e
 	return e->code ? -1 : 0;
 }
 
+/* Prints the hash of the parameters of each file, as sha256sum does. */
 static int print_hashes(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -167,6 +171,7 @@ static int print_hashes(int n, char **names, const struct opts *o, struct err *e
 	return 0;
 }
 
+/* Prints a checkpoint's fields and the hashes of its tensors as JSON. */
 static int export_json(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -180,6 +185,7 @@ static int export_json(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
+/* Prints each tensor that differs. Returns the number of differences; -1 with *e set. */
 static int64_t print_tensor_differences(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
@@ -196,6 +202,8 @@ static int64_t print_tensor_differences(
 	return n;
 }
 
+/* Prints the differences of two checkpoints. Returns -1 if they differ (e->code is
+ * EX_FAILED, without a message), or on failure. */
 static int compare_checkpoints(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
@@ -233,11 +241,11 @@ static int prune_run(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (!o->keep_last && !o->keep_every && !o->keep_best)
 		return err_set(e, EX_USAGE,
-			"prune needs a rule: --keep-last, --keep-every or --keep-best");
+			"prune needs a rule; give --keep-last, --keep-every or --keep-best");
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
-/* cat: copies a checkpoint to standard output, after checking its metadata. */
+/* Copies a checkpoint to standard output (cat), after checking its metadata. */
 static int copy_to_stdout(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -266,6 +274,7 @@ static int write_output(
 	return convert_save(v, f, o->out, &how, e);
 }
 
+/* Writes the operand in another format, with another vocabulary if --vocabulary is given. */
 static int convert_file(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt_view v;
@@ -293,6 +302,7 @@ static int parse_weights(const char *text, int n, double *weights, struct err *e
 				       "merge needs --weights with %d finite numbers", n);
 }
 
+/* Writes the mean of several checkpoints. */
 static int write_average(int n, char **names, const struct opts *o, struct err *e)
 {
 	double ones[CKPT_MAX_SOURCES];
@@ -301,6 +311,7 @@ static int write_average(int n, char **names, const struct opts *o, struct err *
 	return convert_sum(n, names, &o->how, ones, n, o->out, e);
 }
 
+/* Writes the exponential moving average of several checkpoints, by --decay. */
 static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -308,6 +319,7 @@ static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes the sum of several checkpoints with --weights. */
 static int write_merged(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -316,6 +328,7 @@ static int write_merged(int n, char **names, const struct opts *o, struct err *e
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes only the parameters of a checkpoint. */
 static int strip(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -323,6 +336,7 @@ static int strip(int n, char **names, const struct opts *o, struct err *e)
 		&(struct ckpt_selection){.parameters_only = true}, o->out, e);
 }
 
+/* Writes only the parameters that --tensor names. */
 static int extract(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -342,6 +356,7 @@ static int write_renamed(int n, char **names, const struct opts *o, struct err *
 		&(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
+/* Writes the parameters, rounded to --dtype, as a new checkpoint. */
 static int write_rounded(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -403,6 +418,7 @@ static const char *const *command_names(void)
 	return names;
 }
 
+/* Sets *e to a usage error that lists all commands. Returns -1. */
 static int missing_command_error(struct err *e)
 {
 	scoped_str list = {0};
@@ -416,6 +432,7 @@ static int missing_command_error(struct err *e)
 	return -1;
 }
 
+/* Returns true if the command accepts the option. */
 static bool accepts_option(const struct command *c, const char *option)
 {
 	char word[32];
@@ -488,6 +505,7 @@ static int check_operands(const struct command *c, int n, struct err *e)
 			      : "one checkpoint or more");
 }
 
+/* Checks operands and options of the command, runs it, and reports the file that it wrote. */
 static int run_command(const struct command *c, int n, char **operands,
 	const struct opts *o, struct err *e)
 {
@@ -499,6 +517,7 @@ static int run_command(const struct command *c, int n, char **operands,
 	return 0;
 }
 
+/* Runs the command that the first operand names. */
 static int run_named_command(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();

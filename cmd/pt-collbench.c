@@ -233,6 +233,7 @@ static int parse_root(struct opts *o, struct err *e)
 	return 0;
 }
 
+/* Reads options, operands and environment variables into *s. Returns -1 with *e set. */
 static int parse_command_line(struct session *s, int argc, char **argv, struct err *e)
 {
 	struct opts *o = &s->o;
@@ -273,6 +274,7 @@ static int write_file_end(struct session *s, struct bench_file *file, struct err
 	return bench_file_end(file, s->world, &s->suite.table, &about, e);
 }
 
+/* Sets the suite's parts and the columns that its table shows, from the options. */
 static void suite_configure(struct session *s)
 {
 	const struct bench_options *o = &s->bench.o;
@@ -298,6 +300,7 @@ static int read_compared_file(struct session *s, struct err *e)
 	return comm_agree(s->world, e);
 }
 
+/* Prints the results as a graph (--graph), and writes the pictures of --plot. */
 static int draw(const struct bench_table *t, const struct opts *o, struct err *e)
 {
 	struct bench_curves c;
@@ -338,6 +341,7 @@ static int report_results(struct session *s, struct err *e)
 	return comm_agree(s->world, e);
 }
 
+/* Measures all cases. Rank 0 prints the table and the comparison. Collective. */
 static void measure_all(struct session *s)
 {
 	bool is_printing = s->world->rank == 0;
@@ -408,6 +412,8 @@ static int show_saved_results(struct session *s, struct err *e)
 	return report_results(s, e);
 }
 
+/* Does what the options specify: smoke test, saved results or benchmark. Releases *s, and
+ * returns the exit status. Collective. */
 static int run(struct session *s)
 {
 	struct err e = {0};

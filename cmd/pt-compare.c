@@ -406,6 +406,7 @@ static bool has_user_column(const struct opts *o)
 	return false;
 }
 
+/* Returns the options of comparisons that the command line gives. Borrows o and column. */
 static struct outcome_opts make_outcome_opts(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
@@ -451,6 +452,7 @@ static void set_report_runs(
 	}
 }
 
+/* Appends the outcome as text; with --quiet only its verdict. With --speed appends the speed. */
 static void print_outcome(const struct outcome *x, const struct outcome_opts *opts,
 	const struct opts *o, struct str *out)
 {
@@ -523,6 +525,7 @@ struct following {
 	enum verdict *reported; /* [outcome]: verdict that was printed last */
 };
 
+/* Prints the verdict on the last rows read, at once (--follow). */
 static void print_change(const struct outcome *x, const struct outcome_opts *opts)
 {
 	scoped_str text = {0};
@@ -601,6 +604,7 @@ static int show_curves(
 	return rc;
 }
 
+/* Writes all --report files. Returns -1 with *e set. */
 static int write_reports(const struct runs *r, const struct opts *o, const char *column,
 	const struct report_run *runs, struct err *e)
 {
@@ -613,6 +617,7 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	return rc;
 }
 
+/* Allocates the verdicts of all runs, empty; controls get control = -1. */
 static struct report_run *new_report_runs(const struct runs *r)
 {
 	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));
@@ -630,6 +635,7 @@ static void free_report_runs(struct report_run *runs, int n)
 	free(runs);
 }
 
+/* Returns -1 with *e set if --export has an unknown format or conflicts with other options. */
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)
@@ -646,6 +652,7 @@ static int check_exports(const struct opts *o, struct err *e)
 		       : 0;
 }
 
+/* Writes the chosen columns, or all, to each --export file. Returns -1 with *e set. */
 static int export_all(const struct runs *r, const struct opts *o,
 	const struct log_options *log_opts, struct err *e)
 {

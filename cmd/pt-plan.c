@@ -270,6 +270,7 @@ static int parse_model(
 		       : -1;
 }
 
+/* Sets the cluster, the ranks and the memory limit of *r. Returns -1 with *e set. */
 static int cluster_from_options(const struct opts *o, struct request *r, struct err *e)
 {
 	struct cluster *c = &r->cluster;
@@ -332,12 +333,14 @@ static int choose_dtype(const struct request *r, struct train_opts *o, struct er
 		return 0;
 	if (o->dtype != PRECISION_BF16 && opts_given(&train_program, o, "dtype"))
 		return err_set(e, EX_USAGE,
-			"dtype: %s computes in bf16 or float8; give dtype=bf16",
+			"dtype: --trainer %s computes in bf16 or float8; give dtype=bf16",
 			trainer_names[r->trainer]);
 	o->dtype = PRECISION_BF16;
 	return 0;
 }
 
+/* Sets t->batch from --tokens, if given. Returns -1 with *e set if it does not
+ * divide into sequences. */
 static int set_batch(
 	const struct opts *o, struct train_opts *t, const struct model *m, struct err *e)
 {
@@ -446,6 +449,7 @@ static int check_options(const struct opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Prints the results, and to stderr the counts of layouts with --verbose. */
 static int print_results(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct err *e)
 {

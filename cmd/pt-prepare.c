@@ -233,6 +233,7 @@ static const struct program program = {
 	.kinds = (const char *const[]){"shard", "tokenizer", "bpe", NULL},
 };
 
+/* Prints the facts of each shard, and its tokenizer. */
 static int print_info(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
@@ -258,6 +259,7 @@ static int print_info(const struct strs *files, struct err *e)
 	return 0;
 }
 
+/* Reads a shard whole and checks its hashes and documents. Returns -1 with *e set. */
 static int verify_shard(const char *path, struct err *e)
 {
 	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
@@ -395,6 +397,7 @@ static int reject_text_options(const struct opts *o, struct err *e)
 	return 0;
 }
 
+/* Prints a note on each option that has no effect together with the others. */
 static void note_idle_options(const struct opts *o, bool tokens)
 {
 	bool is_text = !tokens && !o->train_bpe,
@@ -422,7 +425,7 @@ static void note_idle_options(const struct opts *o, bool tokens)
 	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Writes shards, or the token files of another program. */
+/* Writes shards, or the token files of another program, and prints their sizes and names. */
 static int prepare_shards(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -468,7 +471,7 @@ static int prepare_shards(
 	return 0;
 }
 
-/* Trains a vocabulary and writes its files. */
+/* Trains a vocabulary, writes its files, and prints their names. */
 static int train_vocabulary(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -517,6 +520,7 @@ static int train_vocabulary(
 	return rc;
 }
 
+/* Rejects options that contradict each other. n_operands: number of files. */
 static int check_options(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int n_inspections = o->info + o->verify + (o->decode != 0) + (o->show > 0);

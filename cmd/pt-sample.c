@@ -409,6 +409,7 @@ static int run(struct session *s, const char *name, const char *prompt, struct e
 	return rc;
 }
 
+/* Prints a note on each option that has no effect together with the others. */
 static void note_idle_options(const struct opts *o)
 {
 	const struct opt_idle rows[] = {
@@ -422,6 +423,7 @@ static void note_idle_options(const struct opts *o)
 
 static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 
+/* Rejects missing operands, and options that contradict each other. */
 static int check_options(const struct opts *o, int operands, struct err *e)
 {
 	if (operands < 1 || operands > 2)

@@ -87,6 +87,8 @@ struct figures {
 	bool *lacks_axis;     /* [list.n]: the log has values, but not the axis */
 };
 
+/* Makes the figures of a report: the judged column, its differences, and further columns.
+ * Names the columns that have no figure in f->left_out. Borrows r. */
 void figures_init(struct figures *f, const struct report *r);
 void figures_release(struct figures *f);
 

@@ -101,6 +101,8 @@ static bool has_only_pairs(struct span rest)
 	return true;
 }
 
+/* Adds a row "step=1 loss=2 ..." to b. Adds pairs on following lines to the same row, but
+ * returns false for these lines. */
 bool parse_wordplay_line(struct build *b, struct span line)
 {
 	const char *p = scan_step_pair(b, line, &b->line.step);

@@ -341,6 +341,8 @@ static void lane_close(struct writing *x, int lane)
 	}
 }
 
+/* Writes the documents of a lane in their order, in windows with --window, and closes the
+ * lane. */
 static int write_lane(struct writing *x, int lane, struct err *e)
 {
 	struct share *v;
@@ -359,6 +361,8 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 	return 0;
 }
 
+/* Opens the writer of shards, writes all lanes and finishes the files. Sets *out. On
+ * failure the caller closes x->w. */
 static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 {
 	const int64_t *total = x->a->info.total;

@@ -34,6 +34,7 @@ struct worker {
 	} next;
 };
 
+/* Appends an empty document to the piece. Returns it, to be moved by the next call. */
 static struct piece_document *append_piece_document(struct piece *p)
 {
 	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
@@ -42,6 +43,7 @@ static struct piece_document *append_piece_document(struct piece *p)
 	return d;
 }
 
+/* Appends n ids to the piece in its token width, and counts them. */
 static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
 	char bytes[2048];
@@ -54,6 +56,7 @@ static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 	}
 }
 
+/* Appends the open span of tokens that count to the piece, if it has any, and closes it. */
 static void end_span(struct worker *w)
 {
 	struct token_span *s = &w->next.last;
@@ -204,6 +207,7 @@ static int64_t encode_marked(struct worker *w, struct err *e)
 	return all;
 }
 
+/* Appends the token ids of a record to the worker's piece, and marks those that count. */
 static void append_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
@@ -228,6 +232,8 @@ static int64_t encode_document(struct worker *w, const struct document_part *par
 	return n;
 }
 
+/* Appends the end-of-text token to the worker's piece, if the tokenizer has one. It
+ * counts if the token before it does. */
 static void append_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
@@ -285,7 +291,8 @@ static int filter_part(struct worker *w, const struct document_part *part,
 					 : FATE_PART;
 }
 
-/* Returns true if a text has too many combining marks on one character to be normalized. */
+/* Returns true, with *why set, if a text has too many combining marks on one character to be
+ * normalized. */
 static bool has_too_many_marks(
 	struct worker *w, const char *text, int64_t n, struct err *why)
 {
@@ -295,6 +302,8 @@ static bool has_too_many_marks(
 	       tokenizer_find_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
+/* Filters and encodes a document or a part of one, and appends it to the worker's piece;
+ * if the pass learns a vocabulary, only counts its words. */
 static int process_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
@@ -366,6 +375,7 @@ static struct hash128 batch_key(const struct batch *b, uint64_t options)
 	return hash128_bytes(all, sizeof(all), 0);
 }
 
+/* Stores the sort key of batch `number`, and grows the list of keys. Thread-safe. */
 static void store_key(struct encode_state *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
@@ -379,6 +389,7 @@ static void store_key(struct encode_state *s, int64_t number, struct hash128 key
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* Reads the text of a part of a batch and processes it; skips it if blank or broken. */
 static int process_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {

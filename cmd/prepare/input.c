@@ -13,7 +13,7 @@ struct input {
 
 static int reject_shard(const char *name, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: is HDF5, as shards are, not text%s", name,
+	return err_set(e, EX_DATAERR, "%s: HDF5, such as a shard, not text%s", name,
 		advice_on(ADVICE_TOKENS));
 }
 

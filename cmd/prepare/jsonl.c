@@ -89,6 +89,7 @@ static int hex_digit(char c)
 				      : -1;
 }
 
+/* Reads four hexadecimal digits of an escape into *code. Returns false if they are invalid. */
 static bool scan_hex(struct scan *s, uint32_t *code)
 {
 	*code = 0;
@@ -280,6 +281,7 @@ static bool scan_turn(struct scan *s, struct line_fields *f)
 	return true;
 }
 
+/* Reads a list of chat turns. Returns false if it is not such a list. */
 static bool scan_turns(struct scan *s, struct line_fields *f)
 {
 	if (!accept_char(s, '['))
@@ -290,6 +292,7 @@ static bool scan_turns(struct scan *s, struct line_fields *f)
 	return false;
 }
 
+/* Reads the value of field i: the text itself, or the text of its chat turn. */
 static bool scan_field(struct scan *s, struct line_fields *f, int i)
 {
 	struct chat_turns *t = f->turns;

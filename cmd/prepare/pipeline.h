@@ -91,8 +91,9 @@ struct reader *reader_open(const struct prepare *p, struct inputs *in,
 int reader_next(struct reader *r, struct batch *b, struct err *e);
 /* Returns the number of bytes read from the files, before decompression. */
 int64_t reader_bytes_read(const struct reader *r);
-int64_t reader_text_bytes(const struct reader *r); /* decompressed bytes read */
-uint64_t reader_close(struct reader *r);	   /* returns the hash of the text */
+/* Returns the decompressed bytes read so far. */
+int64_t reader_text_bytes(const struct reader *r);
+uint64_t reader_close(struct reader *r); /* returns the hash of the text */
 
 /* ---- filter.c: which documents are kept --------------------------------------------- */
 

@@ -200,6 +200,8 @@ static void warn_if_jsonl(struct reader *r)
 	r->inputs->has_warned = true;
 }
 
+/* Adds the next part of a plain text to a batch. Warns once if the text looks like JSONL.
+ * Returns 0 at the end, -1 with *e set. */
 static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
@@ -210,7 +212,8 @@ static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 	return r->to == r->from ? 0 : add_next_part(r, b, n_separator, e);
 }
 
-/* Returns the length of the next line with its '\n'; 0: more than MAX_LINE; -1 on an error. */
+/* Returns the length of the next line with its '\n', and records how far it has searched; 0: the
+ * line has more than MAX_LINE; -1 on an error. */
 static int64_t find_line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {

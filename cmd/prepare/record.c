@@ -25,13 +25,14 @@ static const char *const default_fields[] = {
 	[RECORD_MASK] = "input_ids,mask",
 };
 
+/* Sets r->field[] to the names of one or two fields (--field or the default), allocated. */
 static int read_fields(struct records *r, struct err *e)
 {
 	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
 	const char *comma = strchr(fields, ',');
 	bool has_two_fields = r->p->record != RECORD_MESSAGES;
 	if (!has_two_fields != !comma || (comma && strchr(comma + 1, ',')))
-		return err_set(e, EX_USAGE, "field '%.80s': expected %s", fields,
+		return err_set(e, EX_USAGE, "--field '%.80s': expected %s", fields,
 			has_two_fields ? "two names, as in prompt,completion"
 				       : "one name");
 	r->field[0] = comma ? xcalloc((size_t)(comma - fields) + 1, 1) : xstrdup(fields);
@@ -42,6 +43,7 @@ static int read_fields(struct records *r, struct err *e)
 	return 0;
 }
 
+/* Rejects options that do not fit the kind of records. t: NULL if unknown. */
 static int check_options(
 	const struct records *r, const struct tokenizer *t, struct err *e)
 {
@@ -49,24 +51,24 @@ static int check_options(
 	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE,
-			"--format text: has no records; omit --record and --chat-template");
+			"--format text has no records; omit --record and --chat-template");
 	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
 			"records of tokens have no text to learn a vocabulary from; give "
 			"--vocab, or a --tokenizer with --vocab-files");
 	if (ids && (p->keep.n || p->drop.n))
 		return err_set(e, EX_USAGE,
-			"--keep, --drop: for text only, not for records of tokens");
+			"--keep and --drop filter text, but the records are tokens");
 	if (p->record == RECORD_MESSAGES && !p->chat_template)
 		return err_set(e, EX_USAGE, "conversations need --chat-template");
 	if (p->chat_template && p->record != RECORD_MESSAGES &&
 		p->record != RECORD_PROMPT)
 		return err_set(e, EX_USAGE,
-			"--chat-template: for --record messages and prompt only");
+			"--chat-template applies only to --record messages and prompt");
 	if (p->chat_template && p->tokenizer.special)
 		return err_set(e, EX_USAGE,
-			"--allow-special: a user's text could become a marker of the "
-			"template");
+			"--allow-special and --chat-template are mutually exclusive: "
+			"a user's text could become a marker of the template");
 	return 0;
 }
 
@@ -82,8 +84,8 @@ struct records *records_new(
 		rc = !r->chat;
 		if (!rc && t && !(p->comm && p->comm->rank) &&
 			!chat_template_is_safe(r->chat))
-			warn("%s: no marker of the user's turns is a special token of this "
-			     "vocabulary: a user's text could look like one",
+			warn("--chat-template %s: no marker of user turns is a special token "
+			     "of this vocabulary, so a user's text could look like a marker",
 				p->chat_template);
 	}
 	if (rc) {
@@ -146,7 +148,7 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
 	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: is not an object with the strings role and content, or "
+			"turn %lld is not an object with the strings role and content, or "
 			"from and value",
 			(long long)t->n);
 	if (!calls && json_is_null(text)) /* (with calls, content may be missing) */
@@ -170,6 +172,7 @@ static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
+/* Sets the text and the counted spans of *out by applying the chat template to its turns. */
 static int apply_template(const struct records *r, struct marked *out, struct err *e)
 {
 	if (!out->turns.n)
@@ -177,6 +180,7 @@ static int apply_template(const struct records *r, struct marked *out, struct er
 	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
+/* Reads the turns of a conversation, and applies the chat template to them. */
 static int read_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -251,6 +255,7 @@ static int64_t find_character(
 	return from == to ? at : -1;
 }
 
+/* Reads a text and the spans of it that count: pairs [begin, end) of characters, ascending. */
 static int read_spans(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -274,7 +279,7 @@ static int read_spans(
 		at = from < 0 ? -1 : find_character(&out->text, from, b, n);
 		if (at < 0)
 			return err_set(e, EX_DATAERR,
-				"span %zu: is not [begin, end] in characters of the text, "
+				"span %zu is not [begin, end], in characters of the text, "
 				"after the previous span",
 				i);
 		marked_add_counted(out, from, at);
@@ -283,6 +288,7 @@ static int read_spans(
 	return 0;
 }
 
+/* Sets *e to an error about element i of a list field. Returns -1. */
 static int reject_element(const struct records *r, int field, size_t i, const json_t *j,
 	const char *what, struct err *e)
 {

@@ -35,6 +35,8 @@ static int64_t find_cut(const struct tokenizer *t, const char *text, int64_t n,
 
 static const struct tokenizer_kind cut_finder = {.name = "cut", .encode = find_cut};
 
+/* Counts the words of a part of a batch, unless the document is filtered out. Run by
+ * several threads, each with its own worker. */
 static int count_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
@@ -90,6 +92,7 @@ static int count_batches(
 	return 0;
 }
 
+/* Counts the words of all inputs into the workers' tables. Sets the bytes of text in j->out. */
 static int count_texts(
 	struct job *j, struct worker *w, const struct strs *inputs, struct err *e)
 {
@@ -116,6 +119,7 @@ static int count_texts(
 	return rc;
 }
 
+/* Learns the merges from the counts of words, and writes the vocabulary to files. */
 static int merge_words(struct job *j, const struct train_words *words, struct err *e)
 {
 	struct vocab v = {0};

@@ -12,6 +12,7 @@ static void move_tensor_pointer(
 		*t = to + (*t - from);
 }
 
+/* Redirects each pointer of the block into the array `from` to the same element of `to`. */
 static void move_block_pointers(
 	struct block_tensors *b, const struct tensor *from, struct tensor *to)
 {

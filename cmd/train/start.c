@@ -10,6 +10,7 @@
 
 /* ---- the description of a run --------------------------------------------------- */
 
+/* Returns "SLURM_JOB_ID=123" or the like, in static memory; NULL: not in a scheduler's job. */
 static const char *scheduler_job(void)
 {
 	static const char *const vars[] = {
@@ -111,6 +112,7 @@ static struct run_info make_info(
 	};
 }
 
+/* Warns if this host has fewer processors than threads of all ranks. */
 static void warn_of_threads(int64_t threads)
 {
 	const struct comm_place *place = comm_place();
@@ -195,9 +197,9 @@ static int read_checkpoint_options(
 	return rc;
 }
 
-static int check_usable(void *with, const struct ckpt *c, struct err *e)
+static int check_usable(void *context, const struct ckpt *c, struct err *e)
 {
-	return state_check(c, e) || local_sgd_check_usable(with, c, e) ? -1 : 0;
+	return state_check(c, e) || local_sgd_check_usable(context, c, e) ? -1 : 0;
 }
 
 /* Checks that a directory without checkpoints is new: its link must not point to a missing one. */
@@ -493,7 +495,7 @@ static int set_cluster_device(struct train_opts *o, struct err *e)
 		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
 	if ((o->device == DEVICE_CUDA) != gpus)
 		return err_set(e, EX_USAGE,
-			"cluster: its devices are %s; give --device %s",
+			"--cluster: its devices are %s; give --device %s",
 			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
 	return 0;
 }

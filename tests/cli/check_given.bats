@@ -89,5 +89,5 @@ setup() {
 	reports 64 'the base model "base" is not a directory here; give --base DIR' \
 		pt-check step-0 step-1 --batch ../batch.pt
 	reports 64 '--freeze is not supported for adapters' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
-	reports 65 'there is no adapter_config.json next to the adapter' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
+	reports 65 'the file adapter_config.json with lora_alpha and r is missing' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
 }

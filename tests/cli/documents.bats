@@ -103,7 +103,7 @@ make_jsonl() { # N
 	keeps '1 2 3 4 5 6 7 8 9' --max-bytes 7
 	keeps '19 29 39 49 59 69 79 89 99' --keep '\d9' --drop 1000
 	keeps '19 29' --keep '9$' --keep ' [12]' --drop ' 9'
-	reports 64 "regular expression '('" pt-prepare --keep '(' t.txt -o no.h5
+	reports 64 "--keep '(': byte 1 of the regular expression" pt-prepare --keep '(' t.txt -o no.h5
 	reports 65 'documents read is left' pt-prepare --keep nothing t.txt -o no.h5
 }
 

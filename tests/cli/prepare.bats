@@ -379,7 +379,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	wait_for . d.h5
 	pt-prepare -q text.txt -o /dev/null
 	reports 74 '/dev/full: No space left' pt-prepare text.txt -o /dev/full
-	reports 64 '/dev/null can hold one' pt-prepare text.txt -o /dev/null --shard-size 8K
+	reports 64 '/dev/null can hold only one' pt-prepare text.txt -o /dev/null --shard-size 8K
 	[ -z "$(ls tmp)" ]
 }
 
@@ -590,7 +590,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
 		says 'chat.jsonl: a Parquet table, which is not supported; convert it'
 		says 'to_json("chat.out.jsonl"'
-		[ "$(grep -vc 'could look like one' <<<"$output")" -eq 1 ]
+		[ "$(grep -vc 'could look like a marker' <<<"$output")" -eq 1 ]
 	done
 	code_of 65 pt-prepare 'a b;c' -o x.h5
 	says 'a b;c: a Parquet table' # and no such name in a command
