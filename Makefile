@@ -114,7 +114,7 @@ $O/%.o: %.c $O/flags
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # (the assembler reads these, of which the compiler does not know)
-$O/libcore/draw/page.o $O/cmd/compare/report_page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
+$O/libcore/draw/page.o $O/cmd/report/page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
 $O/cmd/logs/formats.o: share/logs/trainers
 
 define isa_rule

@@ -8,7 +8,7 @@
 #include "compare/follow.h"
 #include "compare/locate.h"
 #include "compare/outcome.h"
-#include "compare/report.h"
+#include "report/report.h"
 #include "compare/series.h"
 #include "compare/speed.h"
 #include "logs/logs.h"

@@ -1,5 +1,5 @@
 /* Prints the thinned curves of a report as JSON. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 

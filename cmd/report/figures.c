@@ -1,5 +1,5 @@
 /* The curves of a page: chooses columns, numbers of points and ranges. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Facts about runs, from their logs: techniques, and properties that differ. */
-#include "compare/report.h"
+#include "report/report.h"
 #include "options/options.h"
 
 /* Limits for hostile logs: pairs of key and value, and the length of each. */

@@ -1,6 +1,6 @@
 /* Figures as SVG. A picture is stretched to the available width, except for the width of its
  * lines; its text stands next to it, as HTML. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Prints reports as a page (the parts that need no script) and as Markdown, to paste into a pull
  * request. share/report has the interactive curves. */
-#include "compare/report.h"
+#include "report/report.h"
 #include "compare/speed.h"
 
 PAGE_EMBED(report_curves_html, "share/report/curves.html");
