@@ -44,5 +44,7 @@ int64_t tensor_index(const struct tensor *t, int slice, int64_t row)
 		return slice * t->cols + row;
 	if (t->tp_split == TP_SPLIT_COLS)
 		return row * t->dims[1] + slice * t->cols;
-	return (slice * t->rows + row) * t->cols;
+	int64_t block_rows = t->rows / (t->blocks ? t->blocks : 1);
+	int64_t block = row / block_rows;
+	return ((block * t->slices + slice) * block_rows + row % block_rows) * t->cols;
 }

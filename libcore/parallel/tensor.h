@@ -35,6 +35,10 @@ struct tensor {
 	int max_slices;
 	/* With --tile: its tile in the unit, from 1 to N_TILES - 1; 0: used with the whole unit. */
 	int tile;
+	/* The rows are this many matrices of equal size, one after the other (0: one matrix). Every
+	 * block has all slices: row r of slice s of a block is row s * slice rows + r of the block. */
+	int blocks;
+	double active; /* the fraction of the elements that a token is multiplied with */
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
 	/* An operand that matmuls cast to float8 with one scale for the whole tensor. */
