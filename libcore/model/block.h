@@ -34,7 +34,7 @@ struct tensor_row {
 	struct tensor **to; /* receives the pointer to the tensor */
 	enum tile tile;
 	int64_t heads;	/* key/value heads, the maximum number of slices; 0: no limit */
-	int64_t blocks; /* see tensor.blocks */
+	int64_t experts, blocks; /* see struct tensor */
 };
 
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n);

@@ -348,8 +348,9 @@ static void add_tensor(
 		.uses = 1,
 		.max_slices = (int)r->heads,
 		.tile = (int)r->tile,
+		.experts = (int)r->experts,
 		.blocks = (int)r->blocks,
-		.active = r->blocks
+		.active = r->experts
 				  ? (double)m->c.experts_per_token / (double)m->c.experts
 				  : 1,
 		/* embeddings are looked up, even if tied, and biases are added */
@@ -460,8 +461,7 @@ const char *model_unsupported_part(const struct model *m)
 		{c->residual_scale > 0, "residual-scale"},
 		{c->logit_scale > 0, "logit-scale"}, {c->score_cap > 0, "score-cap"},
 		{c->logit_cap > 0, "logit-cap"},
-		{c->rope_local_theta > 0, "rope-local-theta"},
-		{c->experts > 0, "experts"}};
+		{c->rope_local_theta > 0, "rope-local-theta"}};
 	if (m->arch->check_only) {
 		snprintf(text, sizeof(text), "arch %s", arch_names[c->arch]);
 		return text;

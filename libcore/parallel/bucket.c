@@ -62,7 +62,9 @@ static void add_entry(struct bucket *b, struct tensor *t, int slice)
 		.slice = slice,
 		.rows = is_vector ? t->cols : t->rows,
 		.cols = is_vector ? 1 : t->cols,
-		.pos = b->n};
+		.pos = b->n,
+		.n_expert_leaves =
+			t->experts ? xcalloc((size_t)t->experts, sizeof(int64_t)) : NULL};
 	b->n += round_up(t->rows * t->cols, ALIGN);
 }
 
@@ -260,6 +262,7 @@ void buckets_free(struct store *s)
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
+			free(b->entry[k].n_expert_leaves);
 		}
 		for (int k = 0; k < b->sharding->n; k++)
 			free(b->shard[k].run);

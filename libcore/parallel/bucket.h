@@ -14,6 +14,8 @@ struct entry {
 	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
 	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
 	int64_t n_leaves;   /* leaves that this rank has written for the next sum */
+	int64_t *
+		n_expert_leaves; /* [experts]: leaves that have rows of the expert; or NULL */
 };
 
 /* The queue and the memory that all sums of a group of ranks share. */

@@ -4,14 +4,17 @@
 
 /* ---- parts ----------------------------------------------------------------------- */
 
-/* Appends a part to a list, unless it is empty. n: trained parts; n_held: all parts. */
+/* Appends a part to a list, cut where its rows are not adjacent in the whole tensor. n: trained
+ * parts; n_held: all parts. */
 static void append_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
 {
-	if (!part.rows)
-		return;
-	*list = xrealloc(*list, (size_t)(*n_held + 1) * sizeof(**list));
-	(*list)[(*n_held)++] = part;
-	*n += !part.t->frozen;
+	int64_t adjacent = tensor_adjacent_rows(part.t), end = part.row + part.rows;
+	for (int64_t row = part.row, next; row < end; row = next) {
+		next = min64(end, (row / adjacent + 1) * adjacent);
+		*list = xrealloc(*list, (size_t)(*n_held + 1) * sizeof(**list));
+		(*list)[(*n_held)++] = part_rows(part, row - part.row, next - part.row);
+		*n += !part.t->frozen;
+	}
 }
 
 /* Returns this rank's shard of an entry. */

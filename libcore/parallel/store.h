@@ -198,6 +198,18 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* Adds a leaf that is in x, of any type. x may be overwritten afterwards. */
 void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
+/* The leaf of a stack of experts is written expert by expert: returns the buffer for the rows of an
+ * expert, store_leaf_block_done() follows when they are written. An expert that is left out counts
+ * as zero. store_leaves_written() follows when n leaves are complete. `expert` counts all experts
+ * of the layer. Leaves may be interleaved, but an expert has one buffer. */
+struct mat store_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert);
+void store_leaf_block_done(
+	struct store *s, const struct tensor *t, int slice, int expert);
+/* Adds an expert's rows of a leaf that are in x, of any type. x may be overwritten afterwards. */
+void store_add_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert, struct mat x);
+void store_leaves_written(struct store *s, const struct tensor *t, int slice, int64_t n);
 /* Called after all leaves of a unit in a micro-batch are written. Reduces the unit's gradients: in
  * each round, or after this rank's last micro-batch (microbatch.h). `use` is 0, but the uses of a
  * tied weight's tile are reduced separately: first 1 (the output layer), then 0. */

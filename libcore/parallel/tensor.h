@@ -33,11 +33,14 @@ struct tensor {
 	/* The maximum number of slices; 0: one per virtual slice. Key and value weights have one
 	 * slice per key/value head, which several virtual slices may share. */
 	int max_slices;
+	/* The number of experts whose matrices it stacks, [expert][rows]; 0: no stack. A leaf of a
+	 * stack's gradient is written expert by expert, see store_leaf_block(). */
+	int experts;
+	/* Blocks of rows that TP_SPLIT_ROWS splits one by one: a slice has some rows of every
+	 * block. A multiple of `experts`; 0: one block. */
+	int blocks;
 	/* With --tile: its tile in the unit, from 1 to N_TILES - 1; 0: used with the whole unit. */
 	int tile;
-	/* The rows are this many matrices of equal size, one after the other (0: one matrix). Every
-	 * block has all slices: row r of slice s of a block is row s * slice rows + r of the block. */
-	int blocks;
 	double active; /* the fraction of the elements that a token is multiplied with */
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
@@ -48,7 +51,8 @@ struct tensor {
 	int slices;	     /* number of slices of the whole tensor */
 	int users_per_slice; /* virtual slices that use the same slice */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
-	int first, local;   /* slices [first, first + local) are on this rank */
+	int64_t expert_rows; /* rows of an expert's matrix in a slice; 0: not a stack */
+	int first, local;    /* slices [first, first + local) are on this rank */
 };
 
 /* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
@@ -78,3 +82,6 @@ int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);
 /* Returns the index in the whole tensor of the first element of a slice's row (vector: element). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
+/* Returns n for which rows [0, n), [n, 2n), ... of a slice are adjacent in the whole tensor too
+ * (elements of a vector). */
+int64_t tensor_adjacent_rows(const struct tensor *t);

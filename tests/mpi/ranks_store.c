@@ -53,6 +53,9 @@ static float leaf_value(const struct tensor *t, int64_t index, const struct leaf
 {
 	if (is_odd(t, at))
 		return odd.value;
+	if (t->experts && store_expert_is_idle(t, index * t->experts / tensor_size(t),
+				  at->micro, at->chunk))
+		return 0;
 	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
 		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->user};
 	uint64_t h = hash_bytes(key, sizeof(key), 0);
@@ -61,18 +64,49 @@ static float leaf_value(const struct tensor *t, int64_t index, const struct leaf
 
 /* ---- a step ---------------------------------------------------------------------- */
 
+/* Writes the rows of a leaf from `first` on. */
+static void write_leaf(const struct tensor *t, int slice, int64_t first, struct mat x,
+	const struct leaf *at)
+{
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = 0; c < x.cols; c++)
+			((float *)x.p)[r * x.cols + c] =
+				leaf_value(t, tensor_index(t, slice, first + r) + c, at);
+}
+
+/* Writes a leaf of a stack expert by expert, half of them from memory of their own. */
+static void push_experts(struct store *s, const struct tensor *t, int slice,
+	const struct leaf *at, bool counts)
+{
+	for (int k = 0; k < t->experts && counts; k++) {
+		float own[64];
+		if (store_expert_is_idle(t, k, at->micro, at->chunk))
+			continue;
+		struct mat x = k % 2 ? mat(own, t->expert_rows, t->cols)
+				     : store_leaf_block(s, t, slice, k);
+		BUG_ON(k % 2 && mat_size(x) > (int64_t)ARRAY_LEN(own));
+		write_leaf(t, slice, k * t->expert_rows, x, at);
+		if (k % 2)
+			store_add_leaf_block(s, t, slice, k, x);
+		else
+			store_leaf_block_done(s, t, slice, k);
+	}
+	store_leaves_written(s, t, slice, counts);
+}
+
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
 	int use, int64_t micro)
 {
 	struct leaf at = {micro + worker.number * s->c.microbatches.n_micro, use, chunk,
 		tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
-	struct mat x = store_leaf(s, t, slice);
-	for (int64_t r = 0; r < x.rows; r++)
-		for (int64_t c = 0; c < x.cols; c++)
-			((float *)x.p)[r * x.cols + c] =
-				leaf_value(t, tensor_index(t, slice, r) + c, &at);
-	if (micro < s->c.microbatches.n_micro)
+	bool counts = micro < s->c.microbatches.n_micro;
+	if (t->experts) {
+		push_experts(s, t, slice, &at, counts);
+		return;
+	}
+	write_leaf(t, slice, 0, store_leaf(s, t, slice), &at);
+	if (counts)
 		store_leaf_done(s, t, slice);
 }
 
