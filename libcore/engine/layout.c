@@ -307,6 +307,21 @@ void layout_warn(const struct train_opts *o)
 			o->eps, -GRID_EXPONENT, MIN_EPS);
 }
 
+/* Rejects options that are not built for experts. */
+static int check_experts(const struct train_opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->dtype == PRECISION_FLOAT8,
+			"--dtype float8 and --experts are mutually exclusive: a float8 scale "
+			"belongs to a whole weight, but experts are stacked in one"},
+		{o->optimizer == OPTIMIZER_MUON,
+			"--optimizer muon does not support --experts yet"},
+		{o->tile > 0, "--tile does not support --experts yet"},
+		{o->edit.workers > 0, "--edit-workers does not support --experts yet"},
+	};
+	return o->model.experts ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
@@ -314,7 +329,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, but the model has "
 			"no other blocks; give --no-float8-skip-ends");
-	if (check_micro_batches(o, e) ||
+	if (check_micro_batches(o, e) || check_experts(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)

@@ -139,9 +139,6 @@ static int check_experts(const struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"experts need a gated activation function, such as swiglu, and no "
 			"biases; give --arch llama");
-	if (model_layer_of_kind(m, 1) < 0)
-		return err_set(e, EX_USAGE,
-			"no layer has experts: moe-from, moe-every and moe-not exclude all");
 	return check_router_groups(c, e);
 }
 
@@ -475,6 +472,9 @@ const char *model_unsupported_part(const struct model *m)
 int model_check_kernels(const struct model *m, struct err *e)
 {
 	const char *unsupported = model_unsupported_part(m);
+	if (m->c.shared_expert_gate)
+		return err_set(
+			e, EX_UNAVAILABLE, "shared-expert-gate is not supported yet");
 	return unsupported
 		       ? err_set(e, EX_UNAVAILABLE,
 				 "%s is not supported in training and sampling; pt-check(1) checks "
