@@ -398,6 +398,8 @@ static void compute_leaves(
 	struct pass *p, const struct sublayer_run *sub, int c, struct mat sums)
 {
 	struct loc loc = {sub->layer, 0, c};
+	struct mat out_input = sub->fn->out_input ? sub->fn->out_input(p, sub)
+						  : sub->acts->m[INNER_RESULT];
 	bias_leaves(p, loc, sub->tensors->bias,
 		local_rows(p, chunk_rows(p, sub->grads->d, c)), sums);
 	for (; loc.slice < p->tp.local; loc.slice++) {
@@ -411,8 +413,7 @@ static void compute_leaves(
 		int n = in_linears(p, sub, loc, sub->grads->m, in);
 		if (sub->grads->sums.p)
 			in[0].sums = mat_rows(sub->grads->sums, c, 1);
-		linear_weight_leaves(
-			p, loc, mat_at(p, sub->acts->m[INNER_RESULT], loc), &out, 1);
+		linear_weight_leaves(p, loc, mat_at(p, out_input, loc), &out, 1);
 		linear_weight_leaves(p, loc, chunk_rows(p, sub->acts->h, c), in, n);
 	}
 }

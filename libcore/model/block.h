@@ -33,7 +33,7 @@ struct tensor_row {
 	bool present;	    /* false: this model does not have the tensor */
 	struct tensor **to; /* receives the pointer to the tensor */
 	enum tile tile;
-	int64_t heads;	/* key/value heads, the maximum number of slices; 0: no limit */
+	int64_t heads; /* key/value heads, the maximum number of slices; 0: no limit */
 	int64_t experts, blocks; /* see struct tensor */
 };
 
@@ -97,6 +97,9 @@ struct sublayer {
 	/* Adds the result of a slice to the sum over slices; NULL: m[INNER_RESULT] times `out`. */
 	void (*out_forward)(struct pass *, const struct sublayer_run *, struct loc,
 		struct slice_sum *);
+	/* Returns the matrix to use as the input of `out` in the gradient of its weight; NULL:
+	 * m[INNER_RESULT]. */
+	struct mat (*out_input)(const struct pass *, const struct sublayer_run *);
 	/* Computes the gradients of weights other than `in` and `out`; NULL: no such weights. */
 	void (*other_leaves)(struct pass *, const struct sublayer_run *, struct loc);
 	/* Compute the gradients of m[INNER_RESULT], of in_forward()'s results, of the norm's

@@ -472,9 +472,6 @@ const char *model_unsupported_part(const struct model *m)
 int model_check_kernels(const struct model *m, struct err *e)
 {
 	const char *unsupported = model_unsupported_part(m);
-	if (m->c.shared_expert_gate)
-		return err_set(
-			e, EX_UNAVAILABLE, "shared-expert-gate is not supported yet");
 	return unsupported
 		       ? err_set(e, EX_UNAVAILABLE,
 				 "%s is not supported in training and sampling; pt-check(1) checks "

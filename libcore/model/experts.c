@@ -24,16 +24,16 @@ enum {
 	OFFSETS,
 	Y
 };
-/* Gradients of sa, sb and ab; gate times the input of W2; of the router's scores; of the input of
- * W1 and W3; of the gates. */
-enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, DSCORES, DX, DGATES };
+/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
+ * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
+enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, GSY, DSCORES, DSHARED, DX, DGATES };
 
 static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	const struct model_config *c = &m->c;
 	int64_t dim = c->dim, n = c->experts, f = c->expert_dim, s = c->shared_expert_dim;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
-	     post = model_has_norm(m, NORM_OF_OUTPUT);
+	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"ffn_norm.weight",      dim,       0,   TP_SPLIT_NONE, ROW_NORM,     norm,  &t->norm},
@@ -43,6 +43,7 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 		{"shared.w1.weight",     s,         dim, TP_SPLIT_ROWS, ROW_WEIGHT,   s > 0, &t->in[0]},
 		{"shared.w3.weight",     s,         dim, TP_SPLIT_ROWS, ROW_GATE,     s > 0, &t->in[1]},
 		{"shared.w2.weight",     dim,       s,   TP_SPLIT_COLS, ROW_RESIDUAL, s > 0, &t->out},
+		{"shared_gate.weight",   1,         dim, TP_SPLIT_NONE, ROW_ROUTER,   gated, &t->shared_gate},
 		{"ffn_post_norm.weight", dim,       0,   TP_SPLIT_NONE, ROW_NORM,     post,  &t->post_norm},
 	};
 	/* clang-format on */
@@ -93,6 +94,11 @@ static void set_expert_sizes(
 	if (has_shared(p)) {
 		acts[SY] = (struct mat_size){c->shared_expert_dim / p->tp.n, act};
 		acts[SA] = acts[SB] = grads[DSA] = grads[DSB] = acts[SY];
+	}
+	if (c->shared_expert_gate) {
+		grads[GSY] = acts[SY];
+		grads[DSHARED] =
+			(struct mat_size){1, DT_F32, KEPT, p->cp.local * p->stream_rows};
 	}
 	acts[AB] = (struct mat_size){2 * f, act, KEPT, slots};
 	acts[IDS] = acts[PLACES] = acts[SLOTS] = (struct mat_size){k, DT_F32, KEPT, rows};
@@ -154,7 +160,8 @@ static void route(struct pass *p, const struct sublayer_run *sub, struct loc loc
 	struct mat gates = mat_rows(m[GATES], first, p->rows);
 	p->d->k->route_fwd(p->d, slot_ints(p, m[IDS], first), gates,
 		(float *)m[LSE].p + first, NULL, chunk_rows(p, sub->acts->h, loc.chunk),
-		param(p, sub->tensors->router, 0), NULL, no_mat(), &how);
+		param(p, sub->tensors->router, 0), NULL,
+		param(p, sub->tensors->shared_gate, 0), &how);
 	observe(p, "router", EXTENT_CHUNK, loc, gates);
 }
 
@@ -251,15 +258,45 @@ static void experts_out_backward(struct pass *p, const struct sublayer_run *sub,
 		slice_gather_end(d);
 }
 
-static void shared_act_backward(struct pass *p, const struct sublayer_run *sub)
+/* Copies columns [first, first + to.cols) of x. */
+static void copy_cols(struct pass *p, struct mat to, struct mat x, int64_t first)
+{
+	p->d->k->copy(p->d, to, mat_cols(x, first, to.cols));
+}
+
+/* Computes the gradients of the shared expert's a, b and gate from the gradient of y in DSA. */
+static void gated_shared_backward(
+	struct pass *p, const struct sublayer_run *sub, struct loc loc)
+{
+	const struct mat *m = sub->acts->m, *g = sub->grads->m;
+	struct mat a = mat_at(p, m[SA], loc), b = mat_at(p, m[SB], loc);
+	struct mat da = mat_at(p, g[DSA], loc), db = mat_at(p, g[DSB], loc);
+	int64_t row = loc.chunk * p->rows, cols = gate_cols(p), k = per_row(p);
+	float *dgates = slice_of(g[DGATES], loc.slice, all_rows(p)).p;
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat ab = mat_alloc(p->d->scratch, a.rows, 2 * a.cols, a.type);
+	p->d->k->copy(p->d, mat_cols(ab, 0, a.cols), a);
+	p->d->k->copy(p->d, mat_cols(ab, a.cols, a.cols), b);
+	p->d->k->expert_act_bwd(p->d, p->m->act, ab, mat_at(p, g[GSY], loc),
+		dgates + row * cols + k, da, ab, (float *)m[GATES].p + row * cols + k,
+		NULL, cols);
+	copy_cols(p, da, ab, 0);
+	copy_cols(p, db, ab, a.cols);
+	arena_reset(p->d->scratch, mark);
+}
+
+static void shared_backward(struct pass *p, const struct sublayer_run *sub)
 {
 	const struct mat *m = sub->acts->m, *g = sub->grads->m;
 	struct loc loc = {.layer = sub->layer};
 	for (; has_shared(p) && loc.chunk < p->cp.local; loc.chunk++)
 		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++)
-			p->d->k->act_bwd(p->d, p->m->act, mat_at(p, g[DSA], loc),
-				mat_at(p, g[DSB], loc), mat_at(p, g[DSA], loc),
-				mat_at(p, m[SA], loc), mat_at(p, m[SB], loc));
+			if (p->m->c.shared_expert_gate)
+				gated_shared_backward(p, sub, loc);
+			else
+				p->d->k->act_bwd(p->d, p->m->act, mat_at(p, g[DSA], loc),
+					mat_at(p, g[DSB], loc), mat_at(p, g[DSA], loc),
+					mat_at(p, m[SA], loc), mat_at(p, m[SB], loc));
 }
 
 /* Computes the gradients of slice s's gates, activations and input from dy, sorted rows. */
@@ -297,7 +334,8 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
-	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c), NULL, dgates,
+	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c),
+		stream_chunk(p, sub->grads->m[DSHARED], c).p, dgates,
 		slot_ints(p, m[IDS], first), mat_rows(m[GATES], first, rows),
 		(float *)m[LSE].p + first, mat_rows(sub->acts->h, first, rows),
 		param(p, sub->tensors->router, 0), &how, NULL);
@@ -308,7 +346,7 @@ static void experts_inner_backward(struct pass *p, const struct sublayer_run *su
 {
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat dy = take_rows(p, sub, sub->grads->d);
-	shared_act_backward(p, sub);
+	shared_backward(p, sub);
 	for (int s = 0; s < p->tp.local; s++)
 		slice_backward(p, sub, dy, s);
 	for (int c = 0; c < p->cp.local; c++)
@@ -338,20 +376,24 @@ static void experts_join_backward(
 {
 	struct mat dscores = stream_chunk(p, sub->grads->m[DSCORES], loc.chunk);
 	p->d->k->route_bwd_x(p->d, dh, dscores, param(p, sub->tensors->router, 0));
+	if (sub->tensors->shared_gate)
+		p->d->k->route_bwd_x(p->d, dh,
+			stream_chunk(p, sub->grads->m[DSHARED], loc.chunk),
+			param(p, sub->tensors->shared_gate, 0));
 	observe_gradient(p, "router", EXTENT_STREAM, loc, dscores);
 }
 
 /* ---- gradients of weights -------------------------------------------------------- */
 
-/* Computes the router's leaf over the rows of a slice's piece. */
-static void router_leaf(struct pass *p, const struct sublayer_run *sub, struct loc loc)
+/* Computes the leaf of t over the rows of a slice's piece; dscores: gradient of t h. */
+static void score_leaf(struct pass *p, const struct sublayer_run *sub, struct loc loc,
+	const struct tensor *t, struct mat dscores)
 {
-	const struct tensor *t = sub->tensors->router;
 	int64_t first, n = piece_rows(p, loc.slice, &first);
-	if (t->frozen)
+	if (!t || t->frozen)
 		return;
-	struct mat dscores = stream_chunk(p, sub->grads->m[DSCORES], loc.chunk);
-	p->d->k->route_bwd_w(p->d, leaf_buffer(p, t, loc), mat_rows(dscores, first, n),
+	p->d->k->route_bwd_w(p->d, leaf_buffer(p, t, loc),
+		mat_rows(stream_chunk(p, dscores, loc.chunk), first, n),
 		mat_rows(sub->acts->h, loc.chunk * p->rows + p->first_row + first, n));
 	leaf_done(p, t, loc, 0);
 }
@@ -446,9 +488,15 @@ static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
 static void experts_other_leaves(
 	struct pass *p, const struct sublayer_run *sub, struct loc loc)
 {
-	router_leaf(p, sub, loc);
+	score_leaf(p, sub, loc, sub->tensors->router, sub->grads->m[DSCORES]);
+	score_leaf(p, sub, loc, sub->tensors->shared_gate, sub->grads->m[DSHARED]);
 	if (!loc.chunk && !loc.slice)
 		all_experts_leaves(p, sub);
+}
+
+static struct mat shared_out_input(const struct pass *p, const struct sublayer_run *sub)
+{
+	return p->m->c.shared_expert_gate ? sub->grads->m[GSY] : sub->acts->m[SY];
 }
 
 const struct sublayer ffn_experts = {
@@ -472,6 +520,7 @@ const struct sublayer ffn_experts = {
 	.in_forward = experts_in_forward,
 	.inner_forward = experts_inner_forward,
 	.out_forward = experts_out_forward,
+	.out_input = shared_out_input,
 	.other_leaves = experts_other_leaves,
 	.out_backward = experts_out_backward,
 	.inner_backward = experts_inner_backward,

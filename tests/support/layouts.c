@@ -34,6 +34,8 @@ static const struct model_row {
 		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes bias=attention sliding-window=9 sliding-window-skip=-2 dropout=0.1"},
 	/* experts in every layer; with a dense first layer, a shared expert and groups */
 	{"mixtral", "arch=llama kv-heads=2 experts=8 experts-per-token=2 expert-dim=12"},
+	{"qwen2-moe",
+		"arch=llama kv-heads=2 bias=qkv ffn-dim=24 moe-every=2 moe-not=3 experts=6 experts-per-token=2 expert-dim=8 shared-expert-dim=12 shared-expert-gate=yes router-norm=no"},
 	{"qwen3-moe",
 		"arch=llama kv-heads=2 head-dim=6 qk-norm=yes experts=8 experts-per-token=3 expert-dim=8 router-norm=no"},
 	{"dots1",
@@ -235,6 +237,9 @@ const struct test_layout layouts[] = {
 	{"llama", "fsdp=2 cp=2 zero=2 offload=grads dtype=fp16 freeze=layers\\.[013]\\."},
 	/* experts */
 	{"mixtral", "recompute=full threads=2"},
+	{"qwen2-moe", "tp=2 virtual=tp=4,cp=2 recompute=selective"},
+	{"qwen2-moe", "pp=2 cp=2 zero=3 pp-schedule=zb-h1 recompute=full dtype=bf16"},
+	{"qwen2-moe", "batch=6 dp=2 tp=2 sp=no async-tp=no recompute=matmuls"},
 	{"mixtral", "virtual=tp=2,cp=2 recompute=matmuls recompute-every=2"},
 	{"mixtral", "dp=2"},
 	{"dots1", "batch=10 dp=4"},
