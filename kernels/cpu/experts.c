@@ -97,11 +97,11 @@ static struct gemm gemm_columns(const struct gemm *whole, int64_t first, int64_t
 	return g;
 }
 
-/* Returns the columns of a task, for about `wanted` tasks of all matmuls together. */
-static int64_t choose_columns(const struct gemm *g, double share)
+/* Returns the columns of a task, so that the matmul has about n_tasks tasks. */
+static int64_t choose_columns(const struct gemm *g, double n_tasks)
 {
 	enum { UNIT = 64, MIN_COLS = 2 * UNIT };
-	int64_t parts = (int64_t)(share + 0.999);
+	int64_t parts = (int64_t)ceil(n_tasks);
 	return max64(MIN_COLS, round_up(ceil_div(g->n, max64(1, parts)), UNIT));
 }
 
