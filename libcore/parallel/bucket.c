@@ -19,7 +19,7 @@ static int tp_run(const struct store *s, const struct tensor *t)
 static enum dtype gather_dtype(const struct store *s, const struct tensor *t)
 {
 	bool is_gathered =
-		(s->c.zero == 3 && s->impl->sharding.n > 1) || offloads_copies(s);
+		(s->c.zero == 3 && sharding_of(s, t)->n > 1) || offloads_copies(s);
 	if (!t->operand || !is_gathered)
 		return DT_F32;
 	return t->float8 && s->c.wire != DT_F32 ? DT_E4M3 : s->c.wire;
@@ -29,9 +29,9 @@ static enum dtype gather_dtype(const struct store *s, const struct tensor *t)
 static bool can_share_bucket(
 	const struct store *s, const struct tensor *a, const struct tensor *b)
 {
-	return a->frozen == b->frozen && a->users_per_slice == b->users_per_slice &&
-	       a->uses == b->uses && tp_run(s, a) == tp_run(s, b) &&
-	       gather_dtype(s, a) == gather_dtype(s, b);
+	return a->frozen == b->frozen && sharding_of(s, a) == sharding_of(s, b) &&
+	       a->users_per_slice == b->users_per_slice && a->uses == b->uses &&
+	       tp_run(s, a) == tp_run(s, b) && gather_dtype(s, a) == gather_dtype(s, b);
 }
 
 /* Returns the ranks that share the slices of a tensor. */
@@ -129,8 +129,10 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){
-		.store = s, .first_unit = id, .last_unit = id, .sharding = &o->sharding};
+	*b = (struct bucket){.store = s,
+		.first_unit = id,
+		.last_unit = id,
+		.sharding = sharding_of(s, like)};
 	add_entries(s, b, like, slice, first, 2);
 	add_entries(s, b, like, slice, first, 1); /* so that matrices are adjacent */
 	for (int i = 0; i < b->n_entries; i++)
@@ -232,15 +234,24 @@ static void make_buckets(struct store *s, bool frozen)
 	}
 }
 
+/* Sets the shards, and creates their group. Collective. */
+static void init_sharding(struct store *s, struct sharding *x)
+{
+	struct mesh *m = s->c.mesh;
+	x->c = mesh_group(
+		m, (struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
+	x->n = s->c.zero ? m->degree[AXIS_FSDP] * m->degree[AXIS_CP] : 1;
+	x->own = shard_at(x, m, m->coord);
+}
+
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
 	s->impl->location = xcalloc((size_t)n, sizeof(*s->impl->location));
 	for (int i = 0; i < n; i++)
 		s->impl->location[i].bucket = -1;
-	struct sharding *x = &s->impl->sharding;
-	x->n = s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
-	x->own = shard_at(x, s->c.mesh, s->c.mesh->coord);
+	for (int k = 0; k < N_SHARDINGS; k++)
+		init_sharding(s, &s->impl->sharding[k]);
 	/* creating a group is collective, even for stages without such a tensor */
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, ranks_of(s, &s->c.tensors[i]));

@@ -83,7 +83,8 @@ struct bucket_gather {
 	int64_t *staged_at; /* [shards + 1]: offsets in `staging`; NULL: not computed */
 };
 
-/* How buckets are sharded. */
+/* How buckets are sharded: the buckets of stacks of experts, and all other buckets. */
+enum sharding_kind { SHARDING_DENSE, SHARDING_EXPERTS, N_SHARDINGS };
 struct sharding {
 	struct comm *c; /* one rank per shard */
 	int n, own;	/* number of shards, and this rank's shard */

@@ -76,12 +76,14 @@ static bool split_sums(const struct store *s, const struct sharding *x,
 
 void bucket_sums_make_groups(struct store *s)
 {
-	struct mesh_part within, across;
-	struct sharding *x = &s->impl->sharding;
-	x->host_run = choose_host_run(s, x->n);
-	if (split_sums(s, x, &within, &across)) {
-		mesh_group(s->c.mesh, within);
-		mesh_group(s->c.mesh, across);
+	for (int k = 0; k < N_SHARDINGS; k++) {
+		struct mesh_part within, across;
+		struct sharding *x = &s->impl->sharding[k];
+		x->host_run = choose_host_run(s, x->n);
+		if (split_sums(s, x, &within, &across)) {
+			mesh_group(s->c.mesh, within);
+			mesh_group(s->c.mesh, across);
+		}
 	}
 }
 
