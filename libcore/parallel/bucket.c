@@ -34,11 +34,23 @@ static bool can_share_bucket(
 	       tp_run(s, a) == tp_run(s, b) && gather_dtype(s, a) == gather_dtype(s, b);
 }
 
+struct mesh_part sharding_ranks(const struct sharding *x)
+{
+	return (struct mesh_part){
+		.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP),
+		.data_every = x->ep};
+}
+
+struct mesh_part sharding_replica(const struct sharding *x)
+{
+	return (struct mesh_part){
+		.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP), .data_every = x->ep};
+}
+
 /* Returns the ranks that share the slices of a tensor. */
 static struct mesh_part ranks_of(const struct store *s, const struct tensor *t)
 {
-	struct mesh_part part = {
-		.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+	struct mesh_part part = sharding_ranks(sharding_of(s, t));
 	if (tp_run(s, t) > 1) {
 		part.axes |= AXIS_BIT(AXIS_TP);
 		part.tp_run = tp_run(s, t);
@@ -48,7 +60,8 @@ static struct mesh_part ranks_of(const struct store *s, const struct tensor *t)
 
 int shard_at(const struct sharding *x, const struct mesh *m, const int coord[N_AXES])
 {
-	return x->n == 1 ? 0 : coord[AXIS_FSDP] * m->degree[AXIS_CP] + coord[AXIS_CP];
+	int index = coord[AXIS_FSDP] * m->degree[AXIS_CP] + coord[AXIS_CP];
+	return x->n == 1 ? 0 : index / x->ep;
 }
 
 /* ---- the tensors of a bucket ----------------------------------------------------- */
@@ -60,12 +73,12 @@ static void add_entry(struct bucket *b, struct tensor *t, int slice)
 	b->entry = xrealloc(b->entry, (size_t)(b->n_entries + 1) * sizeof(*b->entry));
 	b->entry[b->n_entries++] = (struct entry){.t = t,
 		.slice = slice,
-		.rows = is_vector ? t->cols : t->rows,
+		.rows = is_vector ? t->cols : t->held_rows,
 		.cols = is_vector ? 1 : t->cols,
 		.pos = b->n,
 		.n_expert_leaves =
 			t->experts ? xcalloc((size_t)t->experts, sizeof(int64_t)) : NULL};
-	b->n += round_up(t->rows * t->cols, ALIGN);
+	b->n += round_up(t->held_rows * t->cols, ALIGN);
 }
 
 /* Returns the floats of the slices in a unit that may share a bucket with `like`. */
@@ -75,7 +88,7 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
 		if (t->unit == unit && can_share_bucket(s, t, like))
-			n += t->local * round_up(t->rows * t->cols, ALIGN);
+			n += t->local * round_up(t->held_rows * t->cols, ALIGN);
 	}
 	return n;
 }
@@ -216,10 +229,12 @@ struct store_rows store_rows_of(
 	int coord[N_AXES];
 	mesh_coordinates(s->c.mesh->degree, rank, coord);
 	const struct entry *e = entry_of(s, t, t->first + i);
-	int shard = shard_at(bucket_of(s, t, t->first + i)->sharding, s->c.mesh, coord);
+	const struct sharding *x = sharding_of(s, t);
+	int shard = shard_at(x, s->c.mesh, coord);
+	int place = mesh_data_index(s->c.mesh->degree, coord) % x->ep;
 	return (struct store_rows){
 		.slice = tensor_slice(t, coord[AXIS_TP] * s->c.part.local) + i,
-		.first = e->bounds[shard],
+		.first = (x->ep > 1 ? place * t->held_rows : 0) + e->bounds[shard],
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
 
@@ -238,9 +253,11 @@ static void make_buckets(struct store *s, bool frozen)
 static void init_sharding(struct store *s, struct sharding *x)
 {
 	struct mesh *m = s->c.mesh;
-	x->c = mesh_group(
-		m, (struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
-	x->n = s->c.zero ? m->degree[AXIS_FSDP] * m->degree[AXIS_CP] : 1;
+	int ranks = m->degree[AXIS_FSDP] * m->degree[AXIS_CP];
+	bool has_experts = x == &s->impl->sharding[SHARDING_EXPERTS];
+	x->ep = has_experts && s->c.part.ep > 1 ? s->c.part.ep : 1;
+	x->c = mesh_group(m, sharding_replica(x));
+	x->n = s->c.zero && ranks > x->ep ? ranks / x->ep : 1;
 	x->own = shard_at(x, m, m->coord);
 }
 

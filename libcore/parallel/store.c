@@ -25,7 +25,7 @@ static struct part shard_part(
 	int64_t pos = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
-		.row = e->bounds[k],
+		.row = e->t->held_first + e->bounds[k],
 		.rows = e->bounds[k + 1] - e->bounds[k],
 		.cols = e->cols,
 		.pos = b->pos + pos,
@@ -259,15 +259,15 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice)
 	const struct bucket *b = bucket_of(s, t, slice);
 	BUG_ON(!b->gather.whole && !b->gather.copy);
 	return mat(b->gather.whole ? b->gather.whole + entry_of(s, t, slice)->pos : NULL,
-		t->rows, t->cols);
+		t->held_rows, t->cols);
 }
 
 struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
 	int64_t pos = entry_of(s, t, slice)->pos * dtype_bytes(s->c.copy);
-	return mat_typed(b->gather.copy ? b->gather.copy + pos : NULL, t->rows, t->cols,
-		s->c.copy);
+	return mat_typed(b->gather.copy ? b->gather.copy + pos : NULL, t->held_rows,
+		t->cols, s->c.copy);
 }
 
 void store_refresh_copies(struct store *s, int64_t pos, int64_t n)
@@ -508,7 +508,7 @@ void store_write_rows(
 bool store_is_whole(const struct store *s)
 {
 	const int *degree = s->c.mesh->degree;
-	return !s->c.zero && !s->c.offload && !s->c.offload_outer &&
+	return !s->c.zero && !s->c.offload && !s->c.offload_outer && s->c.part.ep <= 1 &&
 	       degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
 }
 

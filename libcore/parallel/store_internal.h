@@ -145,6 +145,8 @@ void grads_close(struct store *s);
 void grads_assign_lease(struct store *s, int unit);
 /* Offloaded gradients: assigns the memory for sums to a unit, after the previous unit's sums. */
 void grads_assign_sums(struct store *s, int unit);
+/* Zeroes the rows of stacks that the leaves of a turn leave out, after all of them are written. */
+void grads_zero_idle_experts(struct store *s, struct bucket *b);
 /* Returns the leaves' memory of a bucket's unit. It is free once all leaves are added. */
 float *grads_free_leaves(const struct store *s, const struct bucket *b);
 
