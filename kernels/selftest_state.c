@@ -439,6 +439,23 @@ const struct tolerance tolerances[N_KERNELS] = {
 
 #define try_find_nonfinite NULL /* no run calls it on a GPU */
 #define try_linear_xent NULL	/* plan.c records linear_fwd and xent_fused */
+/* No run on a GPU has experts yet. */
+#define try_route_fwd NULL
+#define try_route_bwd NULL
+#define try_route_bwd_x NULL
+#define try_route_bwd_w NULL
+#define try_sort_slots NULL
+#define try_rows_take NULL
+#define try_rows_put NULL
+#define try_slots_combine NULL
+#define try_groups_fwd NULL
+#define try_groups_bwd_x NULL
+#define try_groups_bwd_w NULL
+#define try_expert_act_fwd NULL
+#define try_expert_act_bwd NULL
+#define try_counts_sum NULL
+#define try_counts_fractions NULL
+#define try_bias_balance NULL
 
 #define KERNEL(type, name, ...) [KERNEL_##name] = try_##name,
 void (*const trials[N_KERNELS])(struct trial *) = {

@@ -339,8 +339,15 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 
 double layout_stage_work(const struct model *m, const struct stage *s)
 {
-	double head = s->heads ? (double)tensor_size(m->output) : 0;
-	return (double)(s->end - s->first) * model_block_work(m) + head;
+	double work = s->heads ? (double)tensor_size(m->output) : 0;
+	int64_t n[LAYER_KINDS] = {0};
+	for (int64_t l = s->first; l < s->end; l++)
+		n[model_layer_kind(m, l)]++;
+	for (int kind = 0; kind < LAYER_KINDS; kind++)
+		if (n[kind])
+			work += (double)n[kind] *
+				model_layer_work(m, model_layer_of_kind(m, kind));
+	return work;
 }
 
 int *layout_split(const struct model *m, int n, bool even)

@@ -256,7 +256,7 @@ void pass_recompute(
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
 	p->recompute_every = every;
-	block_alloc_shared(p, &p->shared, micro);
+	block_alloc_shared(p, p->shared, micro);
 }
 
 /* Returns the lowest layer of the stage with a backward, or st->end. */

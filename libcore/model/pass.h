@@ -11,7 +11,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 8 };
+enum { SUBLAYER_MATS = 12 };
 struct sublayer_acts {
 	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
 	struct mat h;		     /* [chunk][row][dim], output of the norm */
@@ -183,8 +183,8 @@ struct pass {
 	enum recompute recompute;
 	int64_t recompute_every; /* recomputes every Nth block of the model */
 	int lowest; /* first unit with a trained tensor, where the backward ends */
-	struct block_acts
-		shared; /* activations that are not kept: one buffer for all blocks */
+	/* activations that are not kept: one buffer for all blocks of a kind */
+	struct block_acts shared[LAYER_KINDS];
 	struct micro_batch micro;
 	struct pass_step *step; /* device memory */
 	struct exact *loss;	/* sum of the losses of local tokens, device memory */

@@ -41,6 +41,7 @@ struct tensor {
 	int blocks;
 	/* With --tile: its tile in the unit, from 1 to N_TILES - 1; 0: used with the whole unit. */
 	int tile;
+	double active; /* the fraction of the elements that a token is multiplied with */
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
 	/* An operand that matmuls cast to float8 with one scale for the whole tensor. */
