@@ -130,7 +130,7 @@ struct bucket {
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
-/* Return the ranks that share a bucket, except along tp, and those of one replica. */
+/* Return the ranks that share a bucket, except along tp, and the ranks of one replica. */
 struct mesh_part sharding_ranks(const struct sharding *x);
 struct mesh_part sharding_replica(const struct sharding *x);
 /* Returns the shard of the rank with these coordinates in the mesh. */

@@ -185,8 +185,8 @@ void store_done(struct store *s, int unit, bool backward);
  * store_reduce() while the unit is in use; -1: without tiles the slice belongs to the unit. */
 enum { N_TILES = 6 };
 int store_tile_unit(const struct store *s, int unit, int tile, int slice);
-/* Returns the held rows of a slice of a parameter in fp32 (all rows, but of a stack of experts only
- * those of this rank's experts); a vector is one row. p NULL: only a copy exists. */
+/* Returns a slice of a parameter in fp32; a vector is one row. A stack of experts has only the rows
+ * of this rank's experts (tensor.held_rows). p NULL: only a copy exists. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Returns the copy of a slice in store_config.copy; p is NULL if there is none. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
