@@ -438,19 +438,11 @@ void layout_free(struct rank_layout *l)
 
 /* ---- samples of ranks --------------------------------------------------------------- */
 
-int64_t layout_own_micro(const struct microbatches *d, int data_rank)
-{
-	int64_t n = microbatches_count(d, data_rank);
-	while (n > 0 && microbatches_index(d, data_rank, n - 1) >= d->n_micro)
-		n--;
-	return n;
-}
-
 /* Returns a data-parallel rank's samples; with --data-per-rank, its own files without gaps. */
 static struct sample_run rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int data_rank, int64_t first)
 {
-	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
+	int64_t b = o->micro_batch, n = microbatches_own(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (o->data_per_rank) {
 		run.first = first / o->batch * n * b;

@@ -21,7 +21,7 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 {
-	int64_t n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
+	int64_t n = microbatches_own(&t->layout.microbatches, t->layout.data_rank);
 	return (struct pipe_input){.n = n,
 		.windows = windows,
 		.n_windows = n * t->o.micro_batch,

@@ -408,7 +408,7 @@ static struct mat leaf_memory(struct store *s, const struct tensor *t, int slice
 	if (!has_contiguous_micros(s))
 		grads_assign_lease(s, unit_of(s, t, slice));
 	return mat(leaf_address(s, bucket_of(s, t, slice), entry_of(s, t, slice)),
-		t->rows, t->cols);
+		t->held_rows, t->cols);
 }
 
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
@@ -453,7 +453,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	record_leaf(s, b, e, mat(leaf_address(s, b, e), t->rows, t->cols));
+	record_leaf(s, b, e, mat(leaf_address(s, b, e), t->held_rows, t->cols));
 }
 
 void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
@@ -468,12 +468,18 @@ void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct m
 
 /* ---- leaves of experts ------------------------------------------------------------- */
 
+/* Returns the first of an expert's rows among the held rows of a slice. */
+static int64_t held_row(const struct tensor *t, int64_t expert)
+{
+	int64_t row = expert * t->expert_rows - t->held_first;
+	BUG_ON(row < 0 || row >= t->held_rows);
+	return row;
+}
+
 struct mat store_leaf_block(
 	struct store *s, const struct tensor *t, int slice, int expert)
 {
-	BUG_ON(expert < 0 || expert >= t->experts);
-	return mat_rows(
-		leaf_memory(s, t, slice), expert * t->expert_rows, t->expert_rows);
+	return mat_rows(leaf_memory(s, t, slice), held_row(t, expert), t->expert_rows);
 }
 
 /* Counts the written rows of an expert; with several leaves per turn, adds them to the sum. */
@@ -485,7 +491,7 @@ static void record_block(
 	int64_t n = ++e->n_expert_leaves[expert];
 	BUG_ON(n > b->leaves.per_turn);
 	if (b->leaves.per_turn > 1)
-		add_to_sum(s, b, e->pos + expert * t->expert_rows * e->cols, x, n > 1);
+		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);
 }
 
 void store_leaf_block_done(struct store *s, const struct tensor *t, int slice, int expert)
@@ -503,37 +509,38 @@ void store_add_leaf_block(
 	record_block(s, t, slice, expert, x);
 }
 
-/* Zeroes the leaf, or this rank's sum, of the experts that no leaf of the turn has rows of. */
-static void zero_idle_experts(
-	struct store *s, const struct bucket *b, const struct entry *e, float *leaf)
-{
-	struct device *d = s->c.device;
-	int64_t block = e->t->expert_rows * e->cols, experts = e->t->experts;
-	for (int64_t first = 0, end; first < experts; first = end + 1) {
-		while (first < experts && e->n_expert_leaves[first])
-			first++;
-		for (end = first; end < experts && !e->n_expert_leaves[end];)
-			end++;
-		if (end == first)
-			break;
-		float *to = b->leaves.per_turn > 1
-				    ? (float *)(void *)(b->leaves.sum + e->pos +
-							first * block)
-				    : leaf + first * block;
-		int64_t width = b->leaves.per_turn > 1 ? SUM_INT64 : SUM_LEAF;
-		d->k->zero(d, mat(to, 1, width * (end - first) * block));
-	}
-}
-
 void store_leaves_written(struct store *s, const struct tensor *t, int slice, int64_t n)
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	float *leaf = store_leaf(s, t, slice).p;
-	e->n_leaves += n;
-	BUG_ON(e->n_leaves > b->leaves.per_turn);
-	if (n && e->n_leaves == b->leaves.per_turn)
-		zero_idle_experts(s, b, e, leaf);
+	BUG_ON((e->n_leaves += n) > b->leaves.per_turn);
+}
+
+/* Zeroes a stack's leaf, or this rank's sum, for the experts that no leaf of the turn has. */
+static void zero_idle_experts(struct store *s, const struct bucket *b, struct entry *e)
+{
+	struct device *d = s->c.device;
+	const struct tensor *t = e->t;
+	int64_t block = t->expert_rows * e->cols, n = e->rows / t->expert_rows;
+	const int64_t *n_leaves = e->n_expert_leaves + t->held_first / t->expert_rows;
+	bool sums = b->leaves.per_turn > 1;
+	float *to = sums ? (float *)(void *)(b->leaves.sum + e->pos)
+			 : store_leaf(s, t, e->slice).p;
+	int64_t width = sums ? SUM_INT64 : SUM_LEAF;
+	for (int64_t first = 0, end; first < n; first = end + 1) {
+		for (end = first; end < n && !n_leaves[end];)
+			end++;
+		if (end > first)
+			d->k->zero(d, mat(to + first * width * block, 1,
+					      (end - first) * width * block));
+	}
+}
+
+void grads_zero_idle_experts(struct store *s, struct bucket *b)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		if (b->entry[i].t->experts && b->entry[i].n_leaves)
+			zero_idle_experts(s, b, &b->entry[i]);
 }
 
 void store_discard_leaves(struct store *s)

@@ -88,7 +88,7 @@ struct store_config {
 	struct device *device;
 	struct tensor *tensors; /* after tensors_place() */
 	int n_tensors, n_units;
-	struct tensor_part part; /* the argument of tensors_place() */
+	struct tensor_part part; /* the argument of tensors_place(), with ep and place */
 	bool has_both_ends; /* one rank has both the first and the last pipeline stage */
 	int chunks;	    /* virtual chunks per micro-batch */
 	struct microbatches microbatches; /* n_micro 0: no gradients */
@@ -185,7 +185,8 @@ void store_done(struct store *s, int unit, bool backward);
  * store_reduce() while the unit is in use; -1: without tiles the slice belongs to the unit. */
 enum { N_TILES = 6 };
 int store_tile_unit(const struct store *s, int unit, int tile, int slice);
-/* Returns a slice of a parameter in fp32; a vector is one row. p NULL: only a copy exists. */
+/* Returns a slice of a parameter in fp32; a vector is one row. A stack of experts has only the rows
+ * of this rank's experts (tensor.held_rows). p NULL: only a copy exists. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Returns the copy of a slice in store_config.copy; p is NULL if there is none. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);

@@ -28,6 +28,13 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 		t->expert_rows = t->experts ? t->rows / t->experts : 0;
 		BUG_ON(t->experts && t->rows % t->experts);
 		BUG_ON(t->blocks && (t->ndim == 1 || t->rows % t->blocks));
+		t->held_rows = t->rows;
+		t->held_first = 0;
+		if (t->experts && part->ep > 1) {
+			BUG_ON(t->experts % part->ep || t->ndim == 1);
+			t->held_rows /= part->ep;
+			t->held_first = part->place * t->held_rows;
+		}
 	}
 }
 

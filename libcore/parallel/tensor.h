@@ -53,6 +53,9 @@ struct tensor {
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
 	int64_t expert_rows; /* rows of an expert's matrix in a slice; 0: not a stack */
 	int first, local;    /* slices [first, first + local) are on this rank */
+	/* Rows [held_first, held_first + held_rows) of these slices are on this rank: the rows of
+	 * its experts, or all rows. */
+	int64_t held_first, held_rows;
 };
 
 /* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
@@ -60,6 +63,9 @@ struct tensor {
 struct tensor_part {
 	int n, first, local;
 	const bool *used;
+	/* Expert parallelism: the experts of a stack are divided among `ep` ranks (0: not), and
+	 * this rank has part `place`. */
+	int ep, place;
 };
 
 /* Sets the shapes of slices, and which slices are on this rank, for n tensors. */

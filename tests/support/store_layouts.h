@@ -20,6 +20,7 @@ struct store_layout {
 	enum offload offload;
 	bool tile;
 	int host_ranks; /* as if a host had so many; 0: all */
+	int ep;		/* ranks that divide the experts of the stacks; 0: none do */
 };
 
 extern const struct store_layout store_layouts[];
