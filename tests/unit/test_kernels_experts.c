@@ -2,7 +2,7 @@
  * Rows moved to experts and back, matmuls of groups of rows, and activations of experts, against float64; the
  * bits that depend on no other row, and those of a leaf in pieces.
  * isa: sse2 avx2 avx512
- * device: cpu
+ * device: cpu cuda
  */
 #include "tests/support/device.h"
 #include "tests/support/experts_ref.h"
