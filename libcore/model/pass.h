@@ -131,6 +131,8 @@ struct pass_config {
 struct pass_step {
 	uint32_t number; /* step number, for the random numbers of dropout */
 	float loss_scale; /* scale of the gradient: fp16's loss scale / targets of the batch */
+	/* Factors of a row's balance loss and z-loss: coefficient x loss scale / tokens. */
+	float router_loss[2];
 };
 
 /* The current micro-batch, set by the caller. */
@@ -169,6 +171,16 @@ struct pass_ops {
 	void *context; /* argument of attend() and head() */
 };
 
+enum { ROUTER_BALANCE_LOSS, ROUTER_Z_LOSS, N_ROUTER_LOSSES };
+/* What the routers of a step count, in device memory; NULL: not counted. */
+struct router_state {
+	struct exact *
+		losses; /* [N_ROUTER_LOSSES]: sums over rows and layers, without factors */
+	int64_t *slots;	      /* [layer][expert]: slots in this rank's chunks in a step */
+	int64_t *model_slots; /* [expert]: slots of all layers in a micro-batch */
+	float *model_fractions; /* [expert] */
+};
+
 /* The context of forwards and backwards. */
 struct pass {
 	struct pass_config c;
@@ -193,6 +205,7 @@ struct pass {
 	struct micro_batch micro;
 	struct pass_step *step; /* device memory */
 	struct exact *loss;	/* sum of the losses of local tokens, device memory */
+	struct router_state router;
 	const struct observer *observer; /* or NULL */
 };
 
