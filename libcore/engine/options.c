@@ -210,7 +210,8 @@ static const struct opt options[] = {
 		"Degree of pipeline parallelism: ranks that split the layers."},
 	{OPT_INT, 0, "ep", "N", "1", T(ep), OPT_REPLAY, 1, MAX_ROUTER_EXPERTS,
 		.needs = "--experts",
-		.elsewhere = "expert-parallel-degree expert-parallel-size expert-model-parallel-size", .help =
+		.elsewhere = "expert-parallel-degree expert-parallel-size "
+			     "expert-model-parallel-size", .help =
 		"Degree of expert parallelism: N consecutive ranks of dp x fsdp x cp divide the "
 		"experts of every layer, and send each other the tokens' rows. It takes no ranks "
 		"of its own."},

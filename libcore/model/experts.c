@@ -7,15 +7,16 @@
  * the slots of a row are added in the order of experts, and the leaf of an expert's weight is the sum
  * over the rows of one micro-batch and chunk, in their order.
  *
- * Ranks may divide the experts (parallel/dispatch.h). Then the rows of all their slots go to the ranks
- * of the experts, where they are sorted by (expert, source, chunk, row), and the results come back.
- * "Here" are the rows of this rank's experts; with one rank they are its own sorted slots. */
+ * Ranks may divide the experts (parallel/dispatch.h). Then the rows of all their slots go to the
+ * ranks of the experts, where they are sorted by (expert, source, chunk, row), and the results come
+ * back. "Here" are the rows of this rank's experts; with one rank they are its own sorted slots. */
 #include "model/router.h"
 
 /* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
  * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
  * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
- * each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows here. */
+ * each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows
+ * here. */
 enum {
 	SY = INNER_RESULT,
 	SA = IN_RESULT,
@@ -413,8 +414,8 @@ static struct mat take_gates(struct pass *p, const struct sublayer_run *sub)
 	return send_rows(p, own);
 }
 
-/* Computes dab and ga of slice s from the gradient z of a, of the ranks that divide the experts, and
- * sends dx, the gradient of the rows here, and the gradients of their gates back. */
+/* Computes dab and ga of slice s from the gradient z of a, where ranks divide the experts. Sends the
+ * gradients of the rows here and of their gates back. */
 static void divided_slice_backward(struct pass *p, const struct sublayer_run *sub,
 	struct mat z, struct mat gates, int s)
 {
@@ -544,8 +545,8 @@ static void score_leaf(struct pass *p, const struct sublayer_run *sub, struct lo
 	leaf_done(p, t, loc, 0);
 }
 
-/* Sets host[n_groups + 1] to the first row here of each group. Waits for a CPU only; on a GPU and in
- * a plan, every group has rows. */
+/* Sets host[n_groups + 1] to the first row here of each group. Waits for a CPU only; on a GPU and
+ * in a plan, every group has rows. */
 static void get_offsets(
 	struct pass *p, const struct sublayer_run *sub, int32_t *host, int64_t n)
 {

@@ -1,6 +1,6 @@
 /* Expert parallelism: rows go to the ranks of their experts and back. A rank sends one message to
- * each other rank: the rows of that rank's experts are adjacent in the sorted order. Received rows are
- * put in order by one pass over memory, which also copies the rank's own rows. */
+ * each other rank: the rows of that rank's experts are adjacent in the sorted order. Received rows
+ * are put in order by one pass over memory, which also copies the rank's own rows. */
 #include "parallel/dispatch.h"
 
 void dispatch_open(struct dispatch *x, const struct dispatch_config *c)

@@ -1,8 +1,8 @@
 /* Expert parallelism: the exchange of rows between the ranks that divide the experts of a layer.
  *
  * A source rank has sorted rows, [expert][chunk][row]. The rank of an expert receives its rows from
- * all sources, [expert here][source][chunk][row]; a group is what one expert receives of one chunk of
- * one source. The order is a function of the rows alone, never of their arrival (pt(7), law 1).
+ * all sources, [expert here][source][chunk][row]; a group is what one expert receives of one chunk
+ * of one source. The order is a function of the rows alone, never of their arrival (pt(7), law 1).
  *
  * x: begin counts, end counts, then moves in both directions until the next counts or
  * dispatch_restore(). All ranks of the group make the same calls in the same order, with or without
@@ -58,8 +58,8 @@ static inline int dispatch_experts_here(const struct dispatch *x, int *first)
 /* Collective. Exchanges the numbers of rows. own: the offsets of the own sorted rows; NULL: this
  * rank has no rows. */
 void dispatch_counts_begin(struct dispatch *x, const int32_t *own);
-/* Waits, sets here[dispatch_ints()] to the offsets of the rows here, and uses them. The caller keeps
- * both arrays as long as it moves rows; with one rank x->here is `own`. */
+/* Waits, sets here[dispatch_ints()] to the offsets of the rows here, and uses them. The caller
+ * keeps both arrays as long as it moves rows; with one rank x->here is `own`. */
 void dispatch_counts_end(struct dispatch *x, int32_t *here);
 /* Uses the offsets of earlier counts again, in a backward. */
 void dispatch_restore(struct dispatch *x, const int32_t *own, const int32_t *here);
@@ -79,8 +79,8 @@ static inline int64_t dispatch_rows(const struct dispatch *x)
 	return x->here[x->n_groups];
 }
 
-/* Collective. Starts to move the own sorted rows to the ranks of their experts, or rows back to their
- * sources. `from` and `to` have the same columns and type, and are in use until dispatch_end().
+/* Collective. Starts to move the own sorted rows to the ranks of their experts, or rows back to
+ * their sources. `from` and `to` have the same columns and type, and are in use until dispatch_end().
  * Returns where the rows will be: `to`, or with one rank `from`. Scratch memory is used until
  * dispatch_end(). */
 struct mat rows_to_experts_begin(struct dispatch *x, struct mat from, struct mat to);
