@@ -498,6 +498,9 @@ struct model_counts model_counts(const struct model *m)
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
 		n.all += tensor_size(t);
+		n.active += t->experts
+				    ? tensor_size(t) / t->experts * m->c.experts_per_token
+				    : tensor_size(t);
 		n.decayed += t->decay ? tensor_size(t) : 0;
 	}
 	return n;

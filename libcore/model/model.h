@@ -191,9 +191,10 @@ static inline bool model_rotates(const struct model *m, int64_t layer)
 /* Marks the operands of all blocks as float8; `skip_ends`: except the first and the last block. */
 void model_set_float8(struct model *m, bool skip_ends);
 
-/* Numbers of parameters: all, and with weight decay. */
+/* Numbers of parameters: all, with weight decay, and multiplied with one token: of a layer's experts,
+ * only the chosen ones. */
 struct model_counts {
-	int64_t all, decayed;
+	int64_t all, decayed, active;
 };
 struct model_counts model_counts(const struct model *m);
 /* Returns T in the FLOPs of attention, averaged over layers: the context, or 2 W - W^2/T in a layer

@@ -450,6 +450,8 @@ static void print_work(const struct train_opts *o, const struct model *m,
 	char text[NUM_TEXT];
 	str_puts(out,
 		"# work: N parameters without positions, L layers, C dim, T context\n");
+	if (m->c.experts)
+		str_puts(out, "# N counts the experts that compute a token\n");
 	if (model_attended(m) < (double)m->c.context)
 		str_printf(out,
 			"# T is 2 W - W^2/T in a layer with a window W, and %.6g as a mean\n",
