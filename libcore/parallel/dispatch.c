@@ -182,6 +182,7 @@ static void add_messages(
 		struct range r = to_experts ? own_rows(x, rank) : source_rows(x, rank);
 		struct mat m = mat_rows(to_experts ? own : other, r.first, r.n);
 		comm_send(&x->requests, m.p, mat_bytes(m), rank, TAG_DISPATCH);
+		x->sent += mat_bytes(m);
 	}
 	for (int i = 1; i < x->c->size; i++) {
 		int rank = (x->c->rank + i) % x->c->size;

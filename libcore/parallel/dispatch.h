@@ -31,6 +31,7 @@ struct dispatch {
 	 * source follows the latter: whether it has rows for any expert. */
 	int32_t n_groups;
 	const int32_t *own, *here;
+	int64_t sent; /* bytes of rows that this rank has sent */
 	int64_t most_rows; /* the largest number of rows of a rank of the group, after counts */
 	int32_t *counts; /* [rank][expert][chunk]; in a plan, balanced offsets instead */
 	struct comm_requests requests, count_requests;
