@@ -60,6 +60,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
 	p->sent = (double)mesh_bytes_sent(&t->mesh);
+	p->sent_rows = (double)t->pass.experts.sent;
 	for (int i = 0; (c = mesh_group_at(&t->mesh, i)); i++)
 		if (c->sent)
 			find_or_add_group(p, c->name)->sent += (double)c->sent;
@@ -157,6 +158,7 @@ static void plan_step_by_extrapolation(const struct train_opts *o, struct model 
 	plan_step(o, m, rank, few + ranks, &more);
 	p->step_flops += n_further * (more.step_flops - p->step_flops);
 	p->sent += n_further * (more.sent - p->sent);
+	p->sent_rows += n_further * (more.sent_rows - p->sent_rows);
 	p->read += n_further * (more.read - p->read);
 	p->written += n_further * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
