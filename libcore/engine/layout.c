@@ -316,6 +316,9 @@ static int check_experts(const struct train_opts *o, struct err *e)
 			"belongs to a whole weight, but experts are stacked in one"},
 		{o->optimizer == OPTIMIZER_MUON,
 			"--optimizer muon does not support --experts yet"},
+		{o->model.balance_loss > 0 && o->model.balance_over == BALANCE_MODEL &&
+				o->resolved.degree[AXIS_PP] > 1,
+			"--balance-over model does not support --pp yet"},
 		{o->tile > 0, "--tile does not support --experts yet"},
 		{o->edit.workers > 0, "--edit-workers does not support --experts yet"},
 	};

@@ -1,5 +1,6 @@
 /* One optimizer step. */
 #include "engine/step.h"
+#include "model/router.h"
 
 #include <math.h>
 
@@ -89,8 +90,16 @@ static double step_tokens(const struct trainer *t)
 
 static void write_pass_step(struct trainer *t)
 {
+	const struct model_config *m = &t->model.c;
+	double rows = (double)t->o.batch * (double)m->context;
+	double layers = m->balance_over == BALANCE_MODEL
+				? (double)model_layers_of_kind(&t->model, 1)
+				: 1;
 	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
-		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+		.loss_scale = t->loss_scale / (float)step_tokens(t),
+		.router_loss = {
+			(float)((double)t->loss_scale * m->balance_loss / layers / rows),
+			(float)((double)t->loss_scale * m->router_z_loss / rows)}};
 	pass_step_begin(&t->pass, &step);
 }
 
@@ -224,6 +233,19 @@ static void step_allreduce(
 	sum_totals_on_device(t);
 }
 
+/* Sums the slots of experts over all ranks. Ranks of the tp axis have counted the same slots. */
+static void sum_router(struct trainer *t)
+{
+	int64_t n = t->model.c.layers * t->model.c.experts, *slots = t->pass.router.slots;
+	if (!slots)
+		return;
+	if (t->mesh.coord[AXIS_TP])
+		t->d.k->zero(&t->d, mat(slots, 1, 2 * n));
+	comm_run(t->world, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = slots, .count = n, .type = COMM_I64, .op = COMM_SUM});
+}
+
 /* ---- enqueuing a step --------------------------------------------------------------- */
 
 /* Returns true if the update is enqueued before the host has the loss and the norm: on a GPU, which
@@ -239,7 +261,10 @@ void step_update(struct trainer *t)
 	if (t->before_update)
 		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
+	router_update_bias(&t->pass, &t->end->results.update);
 	optim_update(t->optim, &t->end->results.update);
+	if (t->pass.router.slots && t->store->c.zero && t->store->c.zero < 3)
+		store_updated(t->store, false); /* also gathers biases */
 	trace_end();
 }
 
@@ -255,8 +280,10 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 		peers->mean_gradient(peers->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
-	if (!is_alone(t))
+	if (!is_alone(t)) {
 		step_allreduce(t, votes, r);
+		sum_router(t);
+	}
 	trace_end();
 	d->k->step_end(d, &t->end->results, t->pass.loss, store_norm_squares(t->store),
 		t->terms);

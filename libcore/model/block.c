@@ -315,11 +315,11 @@ static void compute_sublayers(struct pass *p, int64_t layer, struct block_acts *
 	norm_in_forward(p, &attention, false, true);
 	inner_forward(p, &attention);
 	out_forward(p, &attention, ffn.acts->x, &ffn);
-	norm_in_forward(p, &ffn, true, true);
 	size_t mark = arena_mark(p->d->scratch);
 	if (y)
 		alloc_scratch(p, sublayer_sizes(p, ffn.fn).acts, UNTIL_SUBLAYER_ENDS,
 			ffn.acts->m);
+	norm_in_forward(p, &ffn, true, true);
 	inner_forward(p, &ffn);
 	if (y)
 		out_forward(p, &ffn, *y, NULL);

@@ -28,6 +28,7 @@ struct tensor_row {
 		ROW_OUTPUT,
 		ROW_NORM,
 		ROW_BIAS,
+		ROW_STATE, /* not trained: has no gradient, but changes from step to step */
 		ROW_ROUTER /* a weight that is multiplied in fp32, whatever the precision */
 	} kind;
 	bool present;	    /* false: this model does not have the tensor */

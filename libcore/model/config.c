@@ -139,12 +139,23 @@ static int check_experts(const struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"experts need a gated activation function, such as swiglu, and no "
 			"biases; give --arch llama");
+	if (c->router_bias_rate > 0 && c->router != ROUTER_SIGMOID)
+		return err_set(e, EX_USAGE,
+			"router-bias needs --router sigmoid: only it has a bias");
 	return check_router_groups(c, e);
 }
 
 int model_layer_kind(const struct model *m, int64_t layer)
 {
 	return layer_has_experts(&m->c, layer);
+}
+
+int64_t model_layers_of_kind(const struct model *m, int kind)
+{
+	int64_t n = 0;
+	for (int64_t l = 0; l < m->c.layers; l++)
+		n += model_layer_kind(m, l) == kind;
+	return n;
 }
 
 int64_t model_layer_of_kind(const struct model *m, int kind)
@@ -309,7 +320,7 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	double layers = (double)m->c.layers;
 	t->init = INIT_NORMAL;
 	t->std = 0.02f;
-	if (kind == ROW_NORM || kind == ROW_BIAS) {
+	if (kind == ROW_NORM || kind == ROW_BIAS || kind == ROW_STATE) {
 		t->init = kind == ROW_NORM ? INIT_ONE : INIT_ZERO;
 	} else if (kind == ROW_ROUTER) {
 		t->std = 0.02f;
@@ -342,6 +353,7 @@ static void add_tensor(
 		.dims = {r->rows, r->cols},
 		.tp_split = r->tp_split,
 		.decay = r->cols > 0,
+		.frozen = r->kind == ROW_STATE,
 		.uses = 1,
 		.max_slices = (int)r->heads,
 		.tile = (int)r->tile,

@@ -10,7 +10,8 @@
 
 /* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
  * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
- * rows; the slot at each place; the first place of each (expert, chunk); results of W2. */
+ * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
+ * each [chunk][sequence][expert]; their fractions for the balance loss. */
 enum {
 	SY = INNER_RESULT,
 	SA = IN_RESULT,
@@ -22,7 +23,9 @@ enum {
 	PLACES,
 	SLOTS,
 	OFFSETS,
-	Y
+	Y,
+	COUNTS,
+	FRACTIONS
 };
 /* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
  * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
@@ -33,11 +36,13 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 	const struct model_config *c = &m->c;
 	int64_t dim = c->dim, n = c->experts, f = c->expert_dim, s = c->shared_expert_dim;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
-	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate;
+	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate,
+	     bias = c->router == ROUTER_SIGMOID;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"ffn_norm.weight",      dim,       0,   TP_SPLIT_NONE, ROW_NORM,     norm,  &t->norm},
 		{"router.weight",        n,         dim, TP_SPLIT_NONE, ROW_ROUTER,   true,  &t->router},
+		{"router.bias",          n,         0,   TP_SPLIT_NONE, ROW_STATE,    bias,  &t->router_bias},
 		{"experts.w13.weight",   2 * n * f, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,  &t->w13, .experts = n, .blocks = 2 * n},
 		{"experts.w2.weight",    n * dim,   f,   TP_SPLIT_COLS, ROW_RESIDUAL, true,  &t->w2, .experts = n, .blocks = n},
 		{"shared.w1.weight",     s,         dim, TP_SPLIT_ROWS, ROW_WEIGHT,   s > 0, &t->in[0]},
@@ -106,6 +111,12 @@ static void set_expert_sizes(
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
+	if (router_counts_in_training(p))
+		acts[COUNTS] = (struct mat_size){c->experts, DT_F32, UNTIL_SUBLAYER_ENDS,
+			p->cp.local * p->c.batch};
+	if (router_fraction_sets(p))
+		acts[FRACTIONS] = (struct mat_size){
+			c->experts, DT_F32, KEPT, router_fraction_sets(p)};
 	grads[DAB] = acts[AB];
 	grads[GA] = (struct mat_size){f, act, KEPT, slots};
 	grads[DSCORES] =
@@ -158,9 +169,13 @@ static void route(struct pass *p, const struct sublayer_run *sub, struct loc loc
 	struct mat *m = sub->acts->m;
 	int64_t first = loc.chunk * p->rows;
 	struct mat gates = mat_rows(m[GATES], first, p->rows);
+	int32_t *counts = router_counts(p) ? (int32_t *)m[COUNTS].p +
+						     loc.chunk * p->c.batch * how.experts
+					   : NULL;
 	p->d->k->route_fwd(p->d, slot_ints(p, m[IDS], first), gates,
-		(float *)m[LSE].p + first, NULL, chunk_rows(p, sub->acts->h, loc.chunk),
-		param(p, sub->tensors->router, 0), NULL,
+		(float *)m[LSE].p + first, counts, chunk_rows(p, sub->acts->h, loc.chunk),
+		param(p, sub->tensors->router, 0),
+		param(p, sub->tensors->router_bias, 0).p,
 		param(p, sub->tensors->shared_gate, 0), &how);
 	observe(p, "router", EXTENT_CHUNK, loc, gates);
 }
@@ -207,6 +222,8 @@ static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub
 	const struct row_groups groups = row_groups(p, sub);
 	struct mat *m = sub->acts->m;
 	shared_act_forward(p, sub);
+	if (!sub->recomputes && router_counts(p))
+		router_count(p, sub->layer, m[COUNTS], m[FRACTIONS]);
 	if (!sub->recomputes)
 		p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
 			all_rows(p), p->rows, gate_cols(p), &how);
@@ -321,6 +338,7 @@ static void slice_backward(
 static void router_backward(struct pass *p, const struct sublayer_run *sub, int c)
 {
 	const struct router how = model_router(p);
+	struct router_losses added;
 	const struct mat *m = sub->acts->m;
 	int64_t rows = p->stream_rows, first = c * p->rows + p->first_row;
 	size_t mark = arena_mark(p->d->scratch);
@@ -334,11 +352,13 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
+	const struct router_losses *losses = router_losses(p, m[FRACTIONS], &added);
 	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c),
 		stream_chunk(p, sub->grads->m[DSHARED], c).p, dgates,
 		slot_ints(p, m[IDS], first), mat_rows(m[GATES], first, rows),
 		(float *)m[LSE].p + first, mat_rows(sub->acts->h, first, rows),
-		param(p, sub->tensors->router, 0), &how, NULL);
+		param(p, sub->tensors->router, 0), &how, losses);
+	router_add_losses(p, losses);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -514,7 +534,8 @@ const struct sublayer ffn_experts = {
 		[LSE] = RECOMPUTE_FULL,
 		[PLACES] = RECOMPUTE_FULL,
 		[SLOTS] = RECOMPUTE_FULL,
-		[OFFSETS] = RECOMPUTE_FULL},
+		[OFFSETS] = RECOMPUTE_FULL,
+		[FRACTIONS] = RECOMPUTE_FULL},
 	.add_tensors = add_expert_tensors,
 	.set_sizes = set_expert_sizes,
 	.in_forward = experts_in_forward,

@@ -28,6 +28,9 @@ enum act_choice {
 #include "kernels/acts.h"
 };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
+/* What the fractions of slots in the balance loss are counted over (router.c). */
+enum balance_over { BALANCE_MICRO_BATCH, BALANCE_SEQUENCE, BALANCE_MODEL };
+#define BALANCE_OVER_WORDS "micro-batch", "sequence", "model"
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 /* The model's options; model_init() replaces "by architecture" and 0 by the defaults. */
@@ -59,6 +62,10 @@ struct model_config {
 	bool router_norm;	     /* divides the gates of a token by their sum */
 	double router_scale;
 	int64_t router_groups, router_top_groups; /* 0: no groups */
+	double balance_loss, router_z_loss;	  /* coefficients; 0: off */
+	int balance_over;			  /* enum balance_over */
+	double router_bias_rate; /* of the balance without a loss; 0: off */
+	bool router_bias_center;
 	const char
 		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */
 };
@@ -166,6 +173,7 @@ bool layer_has_experts(const struct model_config *c, int64_t layer);
 /* Layers of a kind have tensors and activations of equal shapes. Kind 1 has experts. */
 enum { LAYER_KINDS = 2 };
 int model_layer_kind(const struct model *m, int64_t layer);
+int64_t model_layers_of_kind(const struct model *m, int kind); /* their number */
 /* Returns the first layer of a kind, or -1. */
 int64_t model_layer_of_kind(const struct model *m, int kind);
 /* Returns sublayer ATTENTION or FFN of a layer. */

@@ -33,13 +33,14 @@ static const struct model_row {
 	{"smollm3",
 		"arch=llama tie=yes kv-heads=1 ffn-dim=24 nope-every=2 qk-norm=yes bias=attention sliding-window=9 sliding-window-skip=-2 dropout=0.1"},
 	/* experts in every layer; with a dense first layer, a shared expert and groups */
-	{"mixtral", "arch=llama kv-heads=2 experts=8 experts-per-token=2 expert-dim=12"},
+	{"mixtral",
+		"arch=llama kv-heads=2 experts=8 experts-per-token=2 expert-dim=12 router-z-loss=0.01 balance-loss=0.1"},
 	{"qwen2-moe",
 		"arch=llama kv-heads=2 bias=qkv ffn-dim=24 moe-every=2 moe-not=3 experts=6 experts-per-token=2 expert-dim=8 shared-expert-dim=12 shared-expert-gate=yes router-norm=no"},
 	{"qwen3-moe",
 		"arch=llama kv-heads=2 head-dim=6 qk-norm=yes experts=8 experts-per-token=3 expert-dim=8 router-norm=no"},
 	{"dots1",
-		"arch=llama kv-heads=2 qk-norm=yes ffn-dim=24 moe-from=1 experts=8 experts-per-token=2 expert-dim=8 shared-expert-dim=8 router=sigmoid router-groups=4 router-top-groups=2 router-scale=2.5"},
+		"arch=llama kv-heads=2 qk-norm=yes ffn-dim=24 moe-from=1 experts=8 experts-per-token=2 expert-dim=8 shared-expert-dim=8 router=sigmoid router-groups=4 router-top-groups=2 router-scale=2.5 balance-over=sequence router-bias=0.01"},
 };
 
 /* ---- the table ------------------------------------------------------------------- */
@@ -237,6 +238,11 @@ const struct test_layout layouts[] = {
 	{"llama", "fsdp=2 cp=2 zero=2 offload=grads dtype=fp16 freeze=layers\\.[013]\\."},
 	/* experts */
 	{"mixtral", "recompute=full threads=2"},
+	{"mixtral", "batch=6 dp=2 cp=2 tp=2 sp=no balance-over=model"},
+	{"qwen3-moe", "fsdp=2 cp=2 zero=3 balance-over=model balance-loss=1 recompute=matmuls"},
+	{"dots1", "dp=2 tp=2 router-bias-center=yes dtype=fp16"},
+	{"dots1", "fsdp=2 cp=2 zero=1 balance-over=micro-batch balance-loss=1"},
+	{"dots1", "fsdp=2 zero=2 pp=2 pp-schedule=1f1b balance-loss=0"},
 	{"qwen2-moe", "tp=2 virtual=tp=4,cp=2 recompute=selective"},
 	{"qwen2-moe", "pp=2 cp=2 zero=3 pp-schedule=zb-h1 recompute=full dtype=bf16"},
 	{"qwen2-moe", "batch=6 dp=2 tp=2 sp=no async-tp=no recompute=matmuls"},

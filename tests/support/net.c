@@ -84,7 +84,14 @@ static double run(struct net *x, bool train)
 	int64_t targets = NET_MICRO * NET_BATCH * x->m.c.context;
 	int32_t ids[NET_BATCH * (NET_CONTEXT + 1)];
 	pass_loss_begin(p);
-	pass_step_begin(p, &(struct pass_step){.loss_scale = 1.0f / (float)targets});
+	const struct model_config *c = &x->m.c;
+	float balance = (float)(c->balance_loss / (double)targets);
+	if (c->balance_over == BALANCE_MODEL)
+		balance /= (float)model_layers_of_kind(&x->m, 1);
+	float router[N_ROUTER_LOSSES] = {
+		balance, (float)(c->router_z_loss / (double)targets)};
+	pass_step_begin(p, &(struct pass_step){.loss_scale = 1.0f / (float)targets,
+				   .router_loss = {router[0], router[1]}});
 	for (p->micro.number = 0; p->micro.number < NET_MICRO; p->micro.number++) {
 		p->micro.train = train;
 		p->micro.first_sample = p->micro.number * NET_BATCH;
@@ -99,7 +106,12 @@ static double run(struct net *x, bool train)
 	if (train)
 		store_step_end(x->store);
 	struct exact loss = pass_loss(p);
-	return exact_round(&loss) / (double)targets;
+	double sum = exact_round(&loss) / (double)targets;
+	for (int i = 0; train && x->m.c.experts && i < N_ROUTER_LOSSES; i++) {
+		device_get(&x->d, &loss, &p->router.losses[i], sizeof(loss));
+		sum += exact_round(&loss) * (double)router[i];
+	}
+	return sum;
 }
 
 double net_step(struct net *x)

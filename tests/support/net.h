@@ -22,7 +22,7 @@ void net_open(struct net *x, const struct model_config *m, enum device_kind kind
 	enum precision precision, enum dtype type);
 void net_close(struct net *x);
 /* Computes the gradients of NET_MICRO micro-batches of NET_BATCH sequences of at most NET_CONTEXT
- * tokens, the same for each call. Returns the mean loss. */
+ * tokens, the same for each call. Returns the mean loss, with the losses of routers. */
 double net_step(struct net *x);
 /* Returns the mean loss of the same micro-batches. */
 double net_loss(struct net *x);
