@@ -111,7 +111,7 @@ static void set_expert_sizes(
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
-	if (router_counts_in_training(p))
+	if (!p->c.decode_rows)
 		acts[COUNTS] = (struct mat_size){c->experts, DT_F32, UNTIL_SUBLAYER_ENDS,
 			p->cp.local * p->c.batch};
 	if (router_fraction_sets(p))

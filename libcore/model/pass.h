@@ -167,7 +167,7 @@ struct pass_ops {
 	void *context; /* argument of attend() and head() */
 };
 
-enum { N_ROUTER_LOSSES = 2 }; /* the balance loss and the z-loss */
+enum { ROUTER_BALANCE_LOSS, ROUTER_Z_LOSS, N_ROUTER_LOSSES };
 /* What the routers of a step count, in device memory; NULL: not counted. */
 struct router_state {
 	struct exact *

@@ -41,8 +41,7 @@ void router_open(struct pass *p, struct arena *run)
 	if (!p->m->c.experts || p->c.decode_rows)
 		return;
 	p->router.losses = arena_alloc(run, N_ROUTER_LOSSES * sizeof(struct exact));
-	if (balances_by_bias(p))
-		p->router.slots = arena_alloc(run, (size_t)p->m->c.layers * n_bytes);
+	p->router.slots = arena_alloc(run, (size_t)p->m->c.layers * n_bytes);
 	if (balances_model(p)) {
 		p->router.model_slots = arena_alloc(run, n_bytes);
 		p->router.model_fractions = arena_floats(run, p->m->c.experts);
@@ -72,14 +71,9 @@ int64_t router_fraction_sets(const struct pass *p)
 	return p->m->c.balance_over == BALANCE_SEQUENCE ? p->c.batch : 1;
 }
 
-bool router_counts_in_training(const struct pass *p)
-{
-	return !p->c.decode_rows && (has_balance_loss(p) || balances_by_bias(p));
-}
-
 bool router_counts(const struct pass *p)
 {
-	return p->micro.train && router_counts_in_training(p);
+	return p->micro.train && !p->micro.empty;
 }
 
 /* Sums a layer's counts over this rank's chunks, for n_sets sets of sequences. */
@@ -130,9 +124,8 @@ void router_count(struct pass *p, int64_t layer, struct mat counts, struct mat f
 	int64_t n = p->m->c.experts, n_sets = max64(1, fractions.rows);
 	size_t mark = arena_mark(p->d->scratch);
 	int64_t *sums = arena_alloc(p->d->scratch, (size_t)(n_sets * n) * sizeof(*sums));
-	if (balances_by_bias(p))
-		p->d->k->counts_sum(p->d, p->router.slots + layer * n, counts.p,
-			counts.rows, counts.rows, n, true);
+	p->d->k->counts_sum(p->d, p->router.slots + layer * n, counts.p, counts.rows,
+		counts.rows, n, true);
 	if (balances_model(p)) {
 		count_model(p, layer, sums, counts);
 	} else if (has_balance_loss(p)) {
@@ -159,8 +152,8 @@ const struct router_losses *router_losses(
 
 void router_add_losses(struct pass *p, const struct router_losses *losses)
 {
-	bool has_all_rows = !p->tp.sp && p->tp.axis->rank > 0;
-	for (int i = 0; losses && !has_all_rows && i < N_ROUTER_LOSSES; i++)
+	bool others_add = (!p->tp.sp && p->tp.axis->rank > 0) || p->micro.empty;
+	for (int i = 0; losses && !others_add && i < N_ROUTER_LOSSES; i++)
 		p->d->k->exact_sum(p->d, &p->router.losses[i],
 			losses->values + i * p->stream_rows, p->stream_rows);
 }

@@ -12,9 +12,8 @@ void router_open(struct pass *p, struct arena *run);
 void router_begin(struct pass *p);
 /* Returns the sets of fractions that a layer keeps for the balance loss: one, or one per sequence. */
 int64_t router_fraction_sets(const struct pass *p);
-/* Return true if the forward of this micro-batch, or of training, counts the slots of each expert. */
+/* Returns true if the forward of this micro-batch counts the slots of each expert. */
 bool router_counts(const struct pass *p);
-bool router_counts_in_training(const struct pass *p);
 /* Adds counts [chunk][sequence][expert] of a layer to the counts of the step, and computes the
  * fractions [set][expert] of the micro-batch. Collective over the ranks of its chunks. */
 void router_count(struct pass *p, int64_t layer, struct mat counts, struct mat fractions);
