@@ -349,13 +349,19 @@ static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 
 /* ---- mixtures of experts ------------------------------------------------------------------- */
 
-/* Reads the number of experts, the experts of a token, and the scale of gates. */
-static int read_experts(const struct hf_reader *r, const char *experts_key,
-	int64_t experts, int64_t per_token, struct model_config *c)
+/* Reads the number of experts, under the key `own` or the key that all classes of transformers 5 have,
+ * and the experts of a token. */
+static int read_experts(const struct hf_reader *r, const char *own, int64_t experts,
+	int64_t per_token, struct model_config *c)
 {
+	static const char any[] = "num_local_experts";
 	c->router_scale = 1;
 	c->moe_every = 1;
-	return get_int(r, experts_key, experts, MAX_ROUTER_EXPERTS, &c->experts) ||
+	if (get_key(r, own) && get_key(r, any) &&
+		!json_equal(get_key(r, own), get_key(r, any)))
+		return reject(r, any, "differs from the same key under another name");
+	return get_int(r, get_key(r, own) ? own : any, experts, MAX_ROUTER_EXPERTS,
+		       &c->experts) ||
 			       get_int(r, "num_experts_per_tok", per_token,
 				       MAX_EXPERTS_PER_ROW, &c->experts_per_token)
 		       ? -1
@@ -368,7 +374,7 @@ static int read_mixtral(const struct hf_reader *r, struct model_config *c)
 	if (json_number_value(jitter) != 0)
 		return not_supported(r, "router_jitter_noise", "is not 0");
 	c->router_norm = true;
-	return read_experts(r, "num_local_experts", 8, 2, c);
+	return read_experts(r, "num_experts", 8, 2, c);
 }
 
 /* Reads which layers are dense. Besides decoder_sparse_step, only the first layers can be. */
