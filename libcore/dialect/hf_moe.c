@@ -31,7 +31,7 @@ const struct scheme scheme_mixtral = {"model.layers.", false,
 		{"experts.w2", "block_sparse_moe.experts.*.w2"}},
 	NULL};
 
-/* Of Qwen2-MoE and Qwen3-MoE. */
+/* Names of Qwen2-MoE and Qwen3-MoE. */
 const struct scheme scheme_qwen_moe = {"model.layers.", false,
 	{ATTENTION_AND_NORMS, DENSE_FFN, {"router", "mlp.gate"}, EXPERTS,
 		{"shared.w1", "mlp.shared_expert.gate_proj"},
