@@ -769,6 +769,6 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 
 double float64_work(const struct model *m, int64_t n)
 {
-	double tokens = (double)n, block = model_block_work(m) * (double)m->c.layers;
+	double tokens = (double)n, block = model_layer_work(m, 0) * (double)m->c.layers;
 	return tokens * (4 * block + 3 * (double)m->c.dim * (double)m->c.vocab);
 }

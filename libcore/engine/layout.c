@@ -307,6 +307,24 @@ void layout_warn(const struct train_opts *o)
 			o->eps, -GRID_EXPONENT, MIN_EPS);
 }
 
+/* Rejects options that are not built for experts. */
+static int check_experts(const struct train_opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->dtype == PRECISION_FLOAT8,
+			"--dtype float8 and --experts are mutually exclusive: a float8 scale "
+			"belongs to a whole weight, but experts are stacked in one"},
+		{o->optimizer == OPTIMIZER_MUON,
+			"--optimizer muon does not support --experts yet"},
+		{o->model.balance_loss > 0 && o->model.balance_over == BALANCE_MODEL &&
+				o->resolved.degree[AXIS_PP] > 1,
+			"--balance-over model does not support --pp yet"},
+		{o->tile > 0, "--tile does not support --experts yet"},
+		{o->edit.workers > 0, "--edit-workers does not support --experts yet"},
+	};
+	return o->model.experts ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
@@ -314,7 +332,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, but the model has "
 			"no other blocks; give --no-float8-skip-ends");
-	if (check_micro_batches(o, e) ||
+	if (check_micro_batches(o, e) || check_experts(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
@@ -339,8 +357,15 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 
 double layout_stage_work(const struct model *m, const struct stage *s)
 {
-	double head = s->heads ? (double)tensor_size(m->output) : 0;
-	return (double)(s->end - s->first) * model_block_work(m) + head;
+	double work = s->heads ? (double)tensor_size(m->output) : 0;
+	int64_t n[LAYER_KINDS] = {0};
+	for (int64_t l = s->first; l < s->end; l++)
+		n[model_layer_kind(m, l)]++;
+	for (int kind = 0; kind < LAYER_KINDS; kind++)
+		if (n[kind])
+			work += (double)n[kind] *
+				model_layer_work(m, model_layer_of_kind(m, kind));
+	return work;
 }
 
 int *layout_split(const struct model *m, int n, bool even)
@@ -416,19 +441,11 @@ void layout_free(struct rank_layout *l)
 
 /* ---- samples of ranks --------------------------------------------------------------- */
 
-int64_t layout_own_micro(const struct microbatches *d, int data_rank)
-{
-	int64_t n = microbatches_count(d, data_rank);
-	while (n > 0 && microbatches_index(d, data_rank, n - 1) >= d->n_micro)
-		n--;
-	return n;
-}
-
 /* Returns a data-parallel rank's samples; with --data-per-rank, its own files without gaps. */
 static struct sample_run rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int data_rank, int64_t first)
 {
-	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
+	int64_t b = o->micro_batch, n = microbatches_own(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (o->data_per_rank) {
 		run.first = first / o->batch * n * b;

@@ -134,6 +134,7 @@ static const char *find_unsupported_option(const struct model *m)
 {
 	const char *part = model_unsupported_part(m);
 	return part			  ? part
+	       : m->c.experts		  ? "experts"
 	       : m->c.rotary		  ? "rotary-channels"
 	       : m->c.attention_scale > 0 ? "attention-scale"
 					  : NULL;

@@ -46,8 +46,10 @@ static void set_attn_sizes(
 	acts[ATT_MAX] = acts[ATT_SUM] = (struct mat_size){slice_heads(p), DT_F32};
 	grads[DQ] = (struct mat_size){q_width(p), sum_type(p)};
 	grads[DK] = grads[DV] = (struct mat_size){kv_width(p), sum_type(p)};
-	grads[DOUT] = (struct mat_size){q_width(p), act_type(p), .scratch = true};
-	grads[DELTA] = (struct mat_size){slice_heads(p), DT_F32, .scratch = true};
+	grads[DOUT] =
+		(struct mat_size){q_width(p), act_type(p), .lifetime = UNTIL_INNER_ENDS};
+	grads[DELTA] =
+		(struct mat_size){slice_heads(p), DT_F32, .lifetime = UNTIL_INNER_ENDS};
 	if (!p->m->c.qk_norm)
 		return;
 	acts[ATT_QN] = acts[ATT_Q];

@@ -1,6 +1,6 @@
 /* Forward and backward of the model: the order of units, and calls of the store between them. */
 #include "data/offsets.h"
-#include "model/block.h"
+#include "model/router.h"
 
 #include <math.h>
 
@@ -163,6 +163,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->in.start = c->documents ? arena_alloc(run, ids) : NULL;
 	p->loss = arena_alloc(run, sizeof(*p->loss));
 	p->step = arena_alloc(run, sizeof(*p->step));
+	router_open(p, run);
 	p->rope = make_rope(m, d, run);
 	linear_alloc_weight_casts(p, run);
 	if (arena_is_measuring(run))
@@ -188,6 +189,7 @@ void pass_step_begin(struct pass *p, const struct pass_step *step)
 
 void pass_loss_begin(struct pass *p)
 {
+	router_begin(p);
 	p->d->k->zero(p->d, mat(p->loss, 1, EXACT_FLOATS));
 }
 
@@ -256,7 +258,7 @@ void pass_recompute(
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
 	p->recompute_every = every;
-	block_alloc_shared(p, &p->shared, micro);
+	block_alloc_shared(p, p->shared, micro);
 }
 
 /* Returns the lowest layer of the stage with a backward, or st->end. */

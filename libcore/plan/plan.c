@@ -86,7 +86,7 @@ static void count_state(struct trainer *t, struct plan *p)
 					  ? offload_staging_bytes(p->store.offloaded)
 					  : 0;
 	p->data_bytes =
-		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
+		2 * microbatches_own(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes = state_copy_bytes(t);
 	if (t->o.sample_every && t->world->rank == 0)
