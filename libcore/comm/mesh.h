@@ -48,10 +48,11 @@ void mesh_coordinates(const int degree[N_AXES], int rank, int coord[N_AXES]);
 /* Collective over the world. Returns the group of the ranks that differ from this one only along
  * `axes` (bits), in the order of the world. tp_run: along tp only runs of that many consecutive
  * ranks (0: all). data_run, data_every, of the ranks along dp, fsdp and cp together: only runs of
- * that many consecutive ranks; only ranks with the same place in such runs (0: all). pp_ends: along pp only the first and the last stage; ranks of other stages are
- * grouped with their own stage. pp_links: along pp only pairs of neighbors, see mesh_link().
- * hosts: only the ranks on this rank's host, or one rank per host, with the same position among
- * the group's ranks on its host. The mesh owns the groups and creates each once. */
+ * that many consecutive ranks; only ranks with the same place in such runs (0: all). pp_ends: along
+ * pp only the first and the last stage; ranks of other stages are grouped with their own stage.
+ * pp_links: along pp only pairs of neighbors, see mesh_link(). hosts: only the ranks on this rank's
+ * host, or one rank per host, with the same position among the group's ranks on its host. The mesh
+ * owns the groups and creates each once. */
 enum mesh_hosts { HOSTS_ALL, HOSTS_THIS, HOSTS_ACROSS };
 struct mesh_part {
 	unsigned axes;

@@ -236,8 +236,11 @@ int64_t layout_micro_batches(const struct train_opts *o)
 
 struct microbatches layout_assign_micro_batches(const struct train_opts *o)
 {
-	return microbatches_assign(layout_micro_batches(o), o->resolved.degree,
-		(int)o->zero, offloads_grads((enum offload)o->offload));
+	struct microbatches mb =
+		microbatches_assign(layout_micro_batches(o), o->resolved.degree,
+			(int)o->zero, offloads_grads((enum offload)o->offload));
+	mb.lockstep = o->ep > 1;
+	return mb;
 }
 
 int layout_data_ranks(const struct train_opts *o)
@@ -325,6 +328,26 @@ static int check_experts(const struct train_opts *o, struct err *e)
 	return o->model.experts ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }
 
+/* Checks --ep: its ranks divide a replica of fsdp x cp ranks, or are several whole replicas. */
+static int check_ep(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->resolved.degree;
+	int64_t replica = degree[AXIS_FSDP] * degree[AXIS_CP],
+		all = mesh_data_ranks(degree);
+	if (o->ep <= 1)
+		return 0;
+	if (o->model.experts % o->ep)
+		return err_set(e, EX_USAGE,
+			"ep is %lld, which does not divide experts (%lld)",
+			(long long)o->ep, (long long)o->model.experts);
+	if (all % o->ep || (replica % o->ep && o->ep % replica))
+		return err_set(e, EX_USAGE,
+			"ep is %lld, but must divide fsdp x cp (%lld ranks), or be a multiple of "
+			"it that divides dp x fsdp x cp (%lld ranks)",
+			(long long)o->ep, (long long)replica, (long long)all);
+	return 0;
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
@@ -332,7 +355,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, but the model has "
 			"no other blocks; give --no-float8-skip-ends");
-	if (check_micro_batches(o, e) || check_experts(o, e) ||
+	if (check_micro_batches(o, e) || check_experts(o, e) || check_ep(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
@@ -428,7 +451,11 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	int n = m->tp / mesh->degree[AXIS_TP];
 	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
 		.data_rank = layout_data_rank(o->resolved.degree, mesh->world->rank),
-		.part = {.n = m->tp, .first = mesh->coord[AXIS_TP] * n, .local = n}};
+		.part = {.n = m->tp,
+			.first = mesh->coord[AXIS_TP] * n,
+			.local = n,
+			.ep = (int)max64(1, o->ep)}};
+	l->part.place = mesh_data_index(mesh->degree, mesh->coord) % l->part.ep;
 	assign_stages(l, o, mesh, m);
 	tensors_place(m->tensors, m->n_tensors, &l->part);
 }

@@ -198,6 +198,10 @@ static int check_shapes(struct model *m, struct err *e)
 			"equal to "
 			"head-dim with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
+	if (c->qk_norm_all && m->tp > 1)
+		return err_set(e, EX_USAGE,
+			"qk-norm-all needs virtual tp 1 (not %d): the norm spans all heads",
+			m->tp);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
 		return err_set(e, EX_USAGE,
 			"rope-slow (%g) must be below rope-fast (%g): frequencies between them "
@@ -498,6 +502,9 @@ struct model_counts model_counts(const struct model *m)
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
 		n.all += tensor_size(t);
+		n.active += t->experts
+				    ? tensor_size(t) / t->experts * m->c.experts_per_token
+				    : tensor_size(t);
 		n.decayed += t->decay ? tensor_size(t) : 0;
 	}
 	return n;

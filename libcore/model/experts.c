@@ -5,13 +5,18 @@
  * A slot is one of the k experts of a row. Slots are sorted by (expert, chunk, row), and each expert
  * computes its rows in one matmul. Law 1 of pt(7): no element depends on the rows beside its own,
  * the slots of a row are added in the order of experts, and the leaf of an expert's weight is the sum
- * over the rows of one micro-batch and chunk, in their order. */
+ * over the rows of one micro-batch and chunk, in their order.
+ *
+ * Ranks may divide the experts (parallel/dispatch.h). Then the rows of all their slots go to the
+ * ranks of the experts, where they are sorted by (expert, source, chunk, row), and the results come
+ * back. "Here" are the rows of this rank's experts; with one rank they are its own sorted slots. */
 #include "model/router.h"
 
 /* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
  * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
  * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
- * each [chunk][sequence][expert]; their fractions for the balance loss. */
+ * each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows
+ * here. */
 enum {
 	SY = INNER_RESULT,
 	SA = IN_RESULT,
@@ -25,7 +30,8 @@ enum {
 	OFFSETS,
 	Y,
 	COUNTS,
-	FRACTIONS
+	FRACTIONS,
+	HERE
 };
 /* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
  * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
@@ -84,6 +90,17 @@ static int64_t n_groups(const struct pass *p)
 	return p->m->c.experts * p->cp.local;
 }
 
+static bool divides_experts(const struct pass *p)
+{
+	return p->experts.c->size > 1;
+}
+
+/* Returns the number of rows here. */
+static int64_t rows_here(const struct pass *p)
+{
+	return divides_experts(p) ? dispatch_rows(&p->experts) : all_slots(p);
+}
+
 static bool has_shared(const struct pass *p)
 {
 	return p->m->c.shared_expert_dim > 0;
@@ -94,6 +111,7 @@ static void set_expert_sizes(
 {
 	const struct model_config *c = &p->m->c;
 	int64_t f = c->expert_dim / p->tp.n, slots = p->tp.local * all_slots(p);
+	int64_t here = p->tp.local * p->experts.capacity;
 	int64_t rows = all_rows(p), k = per_row(p);
 	enum dtype act = act_type(p);
 	if (has_shared(p)) {
@@ -105,12 +123,15 @@ static void set_expert_sizes(
 		grads[DSHARED] =
 			(struct mat_size){1, DT_F32, KEPT, p->cp.local * p->stream_rows};
 	}
-	acts[AB] = (struct mat_size){2 * f, act, KEPT, slots};
+	acts[AB] = (struct mat_size){2 * f, act, KEPT, here};
 	acts[IDS] = acts[PLACES] = acts[SLOTS] = (struct mat_size){k, DT_F32, KEPT, rows};
 	acts[GATES] = (struct mat_size){gate_cols(p), DT_F32, KEPT, rows};
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
+	if (divides_experts(p))
+		acts[HERE] =
+			(struct mat_size){dispatch_ints(&p->experts), DT_F32, KEPT, 1};
 	if (!p->c.decode_rows)
 		acts[COUNTS] = (struct mat_size){c->experts, DT_F32, UNTIL_SUBLAYER_ENDS,
 			p->cp.local * p->c.batch};
@@ -118,7 +139,7 @@ static void set_expert_sizes(
 		acts[FRACTIONS] = (struct mat_size){
 			c->experts, DT_F32, KEPT, router_fraction_sets(p)};
 	grads[DAB] = acts[AB];
-	grads[GA] = (struct mat_size){f, act, KEPT, slots};
+	grads[GA] = (struct mat_size){f, act, KEPT, here};
 	grads[DSCORES] =
 		(struct mat_size){c->experts, DT_F32, KEPT, p->cp.local * p->stream_rows};
 	grads[DX] = acts[Y];
@@ -138,11 +159,26 @@ static struct mat slots_of(const struct pass *p, struct mat x, int s)
 	return slice_of(x, s, all_slots(p));
 }
 
+/* Returns the rows here of local slice s, of x with memory for as many as there may be. */
+static struct mat here_of(const struct pass *p, struct mat x, int s)
+{
+	return mat_rows(slice_of(x, s, p->experts.capacity), 0, rows_here(p));
+}
+
+/* Allocates scratch memory for all rows that may be here, and returns the rows that are. */
+static struct mat alloc_here(struct pass *p, int64_t cols, enum dtype type)
+{
+	struct mat m = mat_alloc(p->d->scratch, p->experts.capacity, cols, type);
+	return mat_rows(m, 0, rows_here(p));
+}
+
+/* Returns the groups of the rows here: one per expert, source and chunk. */
 static struct row_groups row_groups(const struct pass *p, const struct sublayer_run *sub)
 {
-	return (struct row_groups){.offsets = sub->acts->m[OFFSETS].p,
+	return (struct row_groups){
+		.offsets = sub->acts->m[divides_experts(p) ? HERE : OFFSETS].p,
 		.n = n_groups(p),
-		.per_block = p->cp.local};
+		.per_block = p->experts.c->size * p->cp.local};
 }
 
 /* Returns row `row` of an array of integers [row][k]. */
@@ -151,13 +187,60 @@ static int32_t *slot_ints(const struct pass *p, struct mat x, int64_t row)
 	return (int32_t *)x.p + row * per_row(p);
 }
 
-/* Returns, in scratch memory, the row of x [chunk][row][dim] that each slot has, sorted. */
+/* Returns the offsets of the own sorted slots; NULL: no micro-batch. */
+static const int32_t *own_offsets(const struct pass *p, const struct sublayer_run *sub)
+{
+	return p->micro.empty ? NULL : sub->acts->m[OFFSETS].p;
+}
+
+/* Exchanges the numbers of rows with the ranks that divide the experts. Ends the program if a rank
+ * gets more rows than it has memory for, which all ranks of the group find. */
+static void exchange_counts(struct pass *p, const struct sublayer_run *sub)
+{
+	struct dispatch *x = &p->experts;
+	if (!divides_experts(p))
+		return;
+	dispatch_counts_begin(x, own_offsets(p, sub));
+	dispatch_counts_end(x, sub->acts->m[HERE].p);
+	if (x->most_rows > x->capacity)
+		die(EX_FAILED,
+			"layer %lld: the experts of a rank have %.2f times the balanced number "
+			"of rows, which is above --expert-room %g; give a larger "
+			"--expert-room, or a smaller --ep",
+			(long long)sub->layer,
+			(double)x->most_rows / (double)all_slots(p), p->c.expert_room);
+}
+
+/* Uses the numbers of rows of this layer and micro-batch, which were exchanged in its forward. */
+static void use_counts(struct pass *p, const struct sublayer_run *sub)
+{
+	if (divides_experts(p))
+		dispatch_restore(&p->experts, own_offsets(p, sub), sub->acts->m[HERE].p);
+}
+
+/* Sends sorted rows of slots to the ranks of their experts. Returns the rows here, in scratch
+ * memory, or with one rank the same rows. */
+static struct mat send_rows(struct pass *p, struct mat own)
+{
+	struct mat here = divides_experts(p) ? alloc_here(p, own.cols, own.type) : own;
+	here = rows_to_experts_begin(&p->experts, own, here);
+	dispatch_end(&p->experts);
+	return here;
+}
+
+/* Returns, in scratch memory, the rows here of x [chunk][row][dim]. */
 static struct mat take_rows(struct pass *p, const struct sublayer_run *sub, struct mat x)
 {
-	struct mat to = mat_alloc(p->d->scratch, all_slots(p), x.cols, x.type);
-	p->d->k->rows_take(p->d, to, mat_rows(x, 0, all_rows(p)), sub->acts->m[SLOTS].p,
+	struct mat own = mat_alloc(p->d->scratch, all_slots(p), x.cols, x.type);
+	p->d->k->rows_take(p->d, own, mat_rows(x, 0, all_rows(p)), sub->acts->m[SLOTS].p,
 		gate_cols(p));
-	return to;
+	return send_rows(p, own);
+}
+
+/* Returns the elements of gates, or gradients of gates, [row][gate_cols] as one column. */
+static struct mat gate_column(const struct pass *p, void *gates)
+{
+	return mat(gates, all_rows(p) * gate_cols(p), 1);
 }
 
 /* ---- forward --------------------------------------------------------------------- */
@@ -207,12 +290,15 @@ static void shared_act_forward(struct pass *p, const struct sublayer_run *sub)
 static void w2_forward(struct pass *p, const struct sublayer_run *sub, int s)
 {
 	const struct row_groups groups = row_groups(p, sub);
-	struct mat ab = slots_of(p, sub->acts->m[AB], s);
+	struct mat ab = here_of(p, sub->acts->m[AB], s);
+	struct mat own = slots_of(p, sub->acts->m[Y], s);
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat a = mat_alloc(p->d->scratch, ab.rows, ab.cols / 2, ab.type);
+	struct mat a = alloc_here(p, ab.cols / 2, ab.type);
+	struct mat y = divides_experts(p) ? alloc_here(p, own.cols, own.type) : own;
 	p->d->k->expert_act_fwd(p->d, p->m->act, a, ab);
-	p->d->k->groups_fwd(p->d, slots_of(p, sub->acts->m[Y], s), a,
-		linear_param(p, sub->tensors->w2, s), &groups);
+	p->d->k->groups_fwd(p->d, y, a, linear_param(p, sub->tensors->w2, s), &groups);
+	rows_back_begin(&p->experts, y, own);
+	dispatch_end(&p->experts);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -224,16 +310,19 @@ static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub
 	shared_act_forward(p, sub);
 	if (!sub->recomputes && router_counts(p))
 		router_count(p, sub->layer, m[COUNTS], m[FRACTIONS]);
-	if (!sub->recomputes)
+	if (!sub->recomputes) {
 		p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
 			all_rows(p), p->rows, gate_cols(p), &how);
-	else if (keeps_act(p, sub, AB))
+		exchange_counts(p, sub);
+	} else if (keeps_act(p, sub, AB)) {
 		return;
+	}
+	use_counts(p, sub);
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat x = take_rows(p, sub, sub->acts->h);
 	for (int s = 0; s < p->tp.local; s++) {
 		size_t before = arena_mark(p->d->scratch);
-		p->d->k->groups_fwd(p->d, slots_of(p, m[AB], s), x,
+		p->d->k->groups_fwd(p->d, here_of(p, m[AB], s), x,
 			linear_param(p, sub->tensors->w13, s), &groups);
 		if (!sub->recomputes)
 			w2_forward(p, sub, s);
@@ -316,20 +405,56 @@ static void shared_backward(struct pass *p, const struct sublayer_run *sub)
 					mat_at(p, m[SA], loc), mat_at(p, m[SB], loc));
 }
 
-/* Computes the gradients of slice s's gates, activations and input from dy, sorted rows. */
-static void slice_backward(
-	struct pass *p, const struct sublayer_run *sub, struct mat dy, int s)
+/* Returns, in scratch memory, the gates of the rows here. */
+static struct mat take_gates(struct pass *p, const struct sublayer_run *sub)
+{
+	const struct mat *m = sub->acts->m;
+	struct mat own = mat_alloc(p->d->scratch, all_slots(p), 1, DT_F32);
+	p->d->k->rows_take(p->d, own, gate_column(p, m[GATES].p), m[SLOTS].p, 1);
+	return send_rows(p, own);
+}
+
+/* Computes dab and ga of slice s from the gradient z of a, where ranks divide the experts. Sends the
+ * gradients of the rows here and of their gates back. */
+static void divided_slice_backward(struct pass *p, const struct sublayer_run *sub,
+	struct mat z, struct mat gates, int s)
 {
 	const struct kernels *k = p->d->k;
 	const struct row_groups groups = row_groups(p, sub);
 	const struct mat *m = sub->acts->m, *g = sub->grads->m;
-	struct mat dab = slots_of(p, g[DAB], s), ga = slots_of(p, g[GA], s);
+	struct mat dab = here_of(p, g[DAB], s), own_dx = slots_of(p, g[DX], s);
+	struct mat dx = alloc_here(p, own_dx.cols, own_dx.type);
+	struct mat dgates = alloc_here(p, 1, DT_F32);
+	struct mat own_dgates = mat_alloc(p->d->scratch, all_slots(p), 1, DT_F32);
+	k->expert_act_bwd(p->d, p->m->act, dab, z, dgates.p, z, here_of(p, m[AB], s),
+		gates.p, NULL, 1);
+	k->groups_bwd_x(p->d, dx, dab, linear_param(p, sub->tensors->w13, s), &groups);
+	rows_back_begin(&p->experts, dx, own_dx);
+	rows_back_begin(&p->experts, dgates, own_dgates);
+	dispatch_end(&p->experts);
+	k->rows_put(p->d, gate_column(p, slice_of(g[DGATES], s, all_rows(p)).p),
+		own_dgates, m[SLOTS].p);
+}
+
+/* Computes the gradients of slice s's gates, activations and input from dy, the rows here. */
+static void slice_backward(struct pass *p, const struct sublayer_run *sub, struct mat dy,
+	struct mat gates, int s)
+{
+	const struct kernels *k = p->d->k;
+	const struct row_groups groups = row_groups(p, sub);
+	const struct mat *m = sub->acts->m, *g = sub->grads->m;
+	struct mat dab = here_of(p, g[DAB], s), ga = here_of(p, g[GA], s);
 	size_t mark = arena_mark(p->d->scratch);
 	k->groups_bwd_x(p->d, ga, dy, linear_param(p, sub->tensors->w2, s), &groups);
-	k->expert_act_bwd(p->d, p->m->act, dab, ga, slice_of(g[DGATES], s, all_rows(p)).p,
-		ga, slots_of(p, m[AB], s), m[GATES].p, m[SLOTS].p, 1);
-	k->groups_bwd_x(p->d, slots_of(p, g[DX], s), dab,
-		linear_param(p, sub->tensors->w13, s), &groups);
+	if (divides_experts(p)) {
+		divided_slice_backward(p, sub, ga, gates, s);
+	} else {
+		k->expert_act_bwd(p->d, p->m->act, dab, ga,
+			slice_of(g[DGATES], s, all_rows(p)).p, ga, here_of(p, m[AB], s),
+			m[GATES].p, m[SLOTS].p, 1);
+		k->groups_bwd_x(p->d, slots_of(p, g[DX], s), dab,
+			linear_param(p, sub->tensors->w13, s), &groups);
+	}
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
@@ -365,10 +490,12 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 static void experts_inner_backward(struct pass *p, const struct sublayer_run *sub)
 {
 	size_t mark = arena_mark(p->d->scratch);
+	use_counts(p, sub);
 	struct mat dy = take_rows(p, sub, sub->grads->d);
+	struct mat gates = divides_experts(p) ? take_gates(p, sub) : no_mat();
 	shared_backward(p, sub);
 	for (int s = 0; s < p->tp.local; s++)
-		slice_backward(p, sub, dy, s);
+		slice_backward(p, sub, dy, gates, s);
 	for (int c = 0; c < p->cp.local; c++)
 		router_backward(p, sub, c);
 	arena_reset(p->d->scratch, mark);
@@ -418,15 +545,15 @@ static void score_leaf(struct pass *p, const struct sublayer_run *sub, struct lo
 	leaf_done(p, t, loc, 0);
 }
 
-/* Sets host[n_groups + 1] to the first place of each group. Waits for a CPU only; on a GPU and in a
- * plan, every group has rows. */
+/* Sets host[n_groups + 1] to the first row here of each group. Waits for a CPU only; on a GPU and
+ * in a plan, every group has rows. */
 static void get_offsets(
 	struct pass *p, const struct sublayer_run *sub, int32_t *host, int64_t n)
 {
 	for (int64_t i = 0; i <= n; i++)
 		host[i] = (int32_t)i;
 	if (!p->d->discrete)
-		device_get(p->d, host, sub->acts->m[OFFSETS].p,
+		device_get(p->d, host, row_groups(p, sub).offsets,
 			(size_t)(n + 1) * sizeof(*host));
 }
 
@@ -438,17 +565,26 @@ struct expert_leaves {
 	int32_t *offsets; /* [groups + 1] */
 };
 
-/* Sets the experts that have rows in a chunk, without memory for their leaves. */
-static void find_experts(const struct pass *p, struct expert_leaves *x, int chunk)
+/* Sets the experts here that have rows in a chunk of a source, without memory for their leaves. */
+static void find_experts(
+	const struct pass *p, struct expert_leaves *x, int source, int chunk)
 {
+	int first, n = dispatch_experts_here(&p->experts, &first);
 	x->n = 0;
-	for (int e = 0; e < p->m->c.experts; e++) {
-		int group = e * p->cp.local + chunk;
+	for (int e = 0; e < n; e++) {
+		int group = (e * p->experts.c->size + source) * p->cp.local + chunk;
 		if (x->offsets[group] == x->offsets[group + 1])
 			continue;
 		x->list[x->n] = (struct group_leaf){.group = group};
-		x->expert[x->n++] = e;
+		x->expert[x->n++] = first + e;
 	}
+}
+
+/* Returns true if a source has a micro-batch, and so a leaf of each chunk. */
+static bool has_leaves(const struct pass *p, int source)
+{
+	return divides_experts(p) ? dispatch_has_rows(&p->experts, source)
+				  : !p->micro.empty;
 }
 
 /* Computes the leaf of a slice of W13 or W2 in a chunk: dy^T x over the rows of each expert. */
@@ -459,7 +595,7 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 	const struct row_groups groups = row_groups(p, sub);
 	int slice = tensor_slice(t, p->tp.first + loc.slice);
 	bool wide = act_type(p) == DT_F32;
-	if (t->frozen || p->micro.empty)
+	if (t->frozen)
 		return;
 	size_t mark = arena_mark(p->d->scratch);
 	for (int i = 0; i < leaves->n; i++)
@@ -479,29 +615,38 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 	comm_poll();
 }
 
-/* Computes the leaves of all slices and chunks: their rows are next to each other. */
-static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
+/* Computes the leaves of all slices from a chunk of a source. x, dy: rows here. */
+static void chunk_leaves(struct pass *p, const struct sublayer_run *sub, struct mat x,
+	struct mat dy, const struct expert_leaves *leaves)
 {
 	const struct mat *g = sub->grads->m;
+	struct loc loc = {.layer = sub->layer};
+	for (; loc.slice < p->tp.local; loc.slice++) {
+		experts_leaf(p, sub, sub->tensors->w13, loc,
+			here_of(p, g[DAB], loc.slice), x, leaves);
+		experts_leaf(p, sub, sub->tensors->w2, loc, dy,
+			here_of(p, g[GA], loc.slice), leaves);
+	}
+}
+
+/* Computes the leaves of all sources, slices and chunks: their rows are next to each other. */
+static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
+{
 	size_t n = (size_t)p->m->c.experts;
 	scoped_ptr struct group_leaf *list = xcalloc(n, sizeof(*list));
 	scoped_ptr int *expert = xcalloc(n, sizeof(*expert));
 	scoped_ptr int32_t *offsets = xcalloc((size_t)n_groups(p) + 1, sizeof(*offsets));
 	struct expert_leaves leaves = {list, expert, 0, offsets};
-	struct loc loc = {.layer = sub->layer};
 	size_t mark = arena_mark(p->d->scratch);
+	use_counts(p, sub);
 	struct mat x = take_rows(p, sub, sub->acts->h);
 	struct mat dy = take_rows(p, sub, sub->grads->d);
 	get_offsets(p, sub, offsets, n_groups(p));
-	for (; loc.chunk < p->cp.local; loc.chunk++) {
-		find_experts(p, &leaves, loc.chunk);
-		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++) {
-			experts_leaf(p, sub, sub->tensors->w13, loc,
-				slots_of(p, g[DAB], loc.slice), x, &leaves);
-			experts_leaf(p, sub, sub->tensors->w2, loc, dy,
-				slots_of(p, g[GA], loc.slice), &leaves);
+	for (int source = 0; source < p->experts.c->size; source++)
+		for (int c = 0; c < p->cp.local && has_leaves(p, source); c++) {
+			find_experts(p, &leaves, source, c);
+			chunk_leaves(p, sub, x, dy, &leaves);
 		}
-	}
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -535,7 +680,8 @@ const struct sublayer ffn_experts = {
 		[PLACES] = RECOMPUTE_FULL,
 		[SLOTS] = RECOMPUTE_FULL,
 		[OFFSETS] = RECOMPUTE_FULL,
-		[FRACTIONS] = RECOMPUTE_FULL},
+		[FRACTIONS] = RECOMPUTE_FULL,
+		[HERE] = RECOMPUTE_FULL},
 	.add_tensors = add_expert_tensors,
 	.set_sizes = set_expert_sizes,
 	.in_forward = experts_in_forward,

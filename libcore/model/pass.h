@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "parallel/dispatch.h"
 
 /* The precision of matmuls, see linear.c. */
 enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_FLOAT8 };
@@ -120,6 +121,9 @@ struct pass_config {
 	bool plain_kernels;  /* no fused kernels */
 	bool cp_rounds;	     /* rounds sums of attention to bf16 between chunks */
 	struct xent_terms loss_terms; /* in training */
+	/* The rows of experts that a rank has memory for, as a multiple of the balanced number, if
+	 * ranks divide the experts; 0: for any number. */
+	double expert_room;
 	bool documents; /* attention stays within documents, and positions begin at 0 in each */
 };
 
@@ -186,7 +190,8 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t rows; /* rows of a chunk */
+	struct dispatch experts; /* c NULL: the model has no experts */
+	int64_t rows;		 /* rows of a chunk */
 	int64_t first_row,
 		stream_rows; /* this rank's rows of a chunk in the residual stream */
 	struct pass_rows in;

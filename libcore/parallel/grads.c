@@ -295,13 +295,20 @@ static void open_shared(struct store *s, struct group_queue *q)
 	allocate_shared(s, q, &a);
 }
 
+/* Returns true if a rank may have a turn without a micro-batch, with contiguous micro-batches. */
+static bool has_empty_turns(const struct store *s)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	return m->lockstep && m->n_micro % m->ranks;
+}
+
 /* Returns the offset of a bucket's leaves, after leaves that may be written at the same time. */
 static int64_t leaves_offset(const struct store *s, const struct bucket *b)
 {
 	int64_t offset = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
-			x->leaves.per_turn > 1)
+			(x->leaves.per_turn > 1 || has_empty_turns(s)))
 			offset = max64(offset, x->leaves.pos + x->n);
 	return offset;
 }
@@ -314,7 +321,8 @@ static void assign_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		assign_queue(s, b->sums.first);
 		assign_queue(s, b->sums.last);
-		if (!has_contiguous_micros(s) || b->leaves.per_turn <= 1)
+		if (!has_contiguous_micros(s) ||
+			(b->leaves.per_turn <= 1 && !has_empty_turns(s)))
 			continue;
 		b->leaves.pos = leaves_offset(s, b);
 		o->n_leaves = max64(o->n_leaves, b->leaves.pos + b->n);
@@ -394,10 +402,14 @@ void grads_assign_lease(struct store *s, int unit)
 	allocate_unit(s, unit, &a);
 }
 
+/* Returns where a leaf is written. In a turn without a micro-batch (lockstep), layers may write
+ * leaves that nobody adds: in the common buffer, since the rank's only leaf may be complete. */
 static float *leaf_address(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool in_common_buffer = b->leaves.per_turn > 1 && has_contiguous_micros(s);
+	bool in_common_buffer =
+		has_contiguous_micros(s) &&
+		(b->leaves.per_turn > 1 || e->n_leaves == b->leaves.per_turn);
 	return (in_common_buffer ? s->impl->leaves + b->leaves.pos : b->leaves.memory) +
 	       e->pos;
 }
@@ -411,17 +423,22 @@ static struct mat leaf_memory(struct store *s, const struct tensor *t, int slice
 		t->held_rows, t->cols);
 }
 
-struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
+/* Zeroes the gap after an entry's only leaf, since the sum over ranks adds the gap too. */
+static void zero_gap(
+	struct store *s, const struct bucket *b, const struct entry *e, float *leaf)
 {
 	struct device *d = s->c.device;
-	const struct bucket *b = bucket_of(s, t, slice);
-	const struct entry *e = entry_of(s, t, slice);
-	struct mat leaf = leaf_memory(s, t, slice);
-	int64_t n = mat_size(leaf);
+	int64_t n = e->rows * e->cols;
 	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].pos : b->n;
 	int64_t gap = end - e->pos - n;
-	if (gap && b->leaves.per_turn <= 1) /* the sum over ranks adds the gap too */
-		d->k->zero(d, mat((float *)leaf.p + n, 1, gap));
+	if (gap && b->leaves.per_turn <= 1)
+		d->k->zero(d, mat(leaf + n, 1, gap));
+}
+
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
+{
+	struct mat leaf = leaf_memory(s, t, slice);
+	zero_gap(s, bucket_of(s, t, slice), entry_of(s, t, slice), leaf.p);
 	return leaf;
 }
 
@@ -489,7 +506,7 @@ static void record_block(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int64_t n = ++e->n_expert_leaves[expert];
-	BUG_ON(n > b->leaves.per_turn);
+	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
 	if (b->leaves.per_turn > 1)
 		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);
 }
@@ -513,7 +530,8 @@ void store_leaves_written(struct store *s, const struct tensor *t, int slice, in
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	BUG_ON((e->n_leaves += n) > b->leaves.per_turn);
+	e->n_leaves += n; /* (a plan counts leaves of empty turns, too) */
+	BUG_ON(e->n_leaves > b->leaves.per_turn && !b->all.c->planned);
 }
 
 /* Zeroes a stack's leaf, or this rank's sum, for the experts that no leaf of the turn has. */
@@ -525,8 +543,10 @@ static void zero_idle_experts(struct store *s, const struct bucket *b, struct en
 	const int64_t *n_leaves = e->n_expert_leaves + t->held_first / t->expert_rows;
 	bool sums = b->leaves.per_turn > 1;
 	float *to = sums ? (float *)(void *)(b->leaves.sum + e->pos)
-			 : store_leaf(s, t, e->slice).p;
+			 : b->leaves.memory + e->pos;
 	int64_t width = sums ? SUM_INT64 : SUM_LEAF;
+	if (!sums)
+		zero_gap(s, b, e, to);
 	for (int64_t first = 0, end; first < n; first = end + 1) {
 		for (end = first; end < n && !n_leaves[end];)
 			end++;

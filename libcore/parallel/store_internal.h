@@ -122,7 +122,7 @@ static inline struct sharding *sharding_of(const struct store *s, const struct t
 	return &s->impl->sharding[t->experts ? SHARDING_EXPERTS : SHARDING_DENSE];
 }
 
-/* Returns true if any bucket is sharded. Stacks of experts have at most as many shards as others. */
+/* Returns true if any bucket is sharded. Stacks have at most as many shards as other tensors. */
 static inline bool is_sharded(const struct store *s)
 {
 	return s->impl->sharding[SHARDING_DENSE].n > 1;
