@@ -462,6 +462,15 @@ static int print_results(const struct opts *o, const struct request *r,
 	return rc;
 }
 
+static int reject_experts(const struct model *m, struct err *e)
+{
+	return m->c.experts
+		       ? err_set(e, EX_UNAVAILABLE,
+				 "--experts is not supported yet: layouts of a mixture of "
+				 "experts cannot be planned")
+		       : 0;
+}
+
 /* Parses the model and the cluster, searches, and prints the layouts. */
 static int plan_and_print(
 	const struct opts *o, char **words, int n, struct str *given, struct err *e)
@@ -482,7 +491,7 @@ static int plan_and_print(
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||
-		options_model_init(&t, &m, 0, e)) {
+		options_model_init(&t, &m, 0, e) || reject_experts(&m, e)) {
 		opts_add_origins(&train_program, &t, e);
 		return -1;
 	}

@@ -96,10 +96,11 @@ static inline uint64_t device_abi(void)
 		sizeof(struct kernels), sizeof(struct mat), sizeof(struct dropout),
 		sizeof(struct attn), sizeof(struct norm), sizeof(struct norm_grads),
 		sizeof(struct update), sizeof(struct update_part), sizeof(struct sliced),
-		sizeof(struct step_end), sizeof(struct step_terms),
-		sizeof(struct combine), sizeof(struct keep), sizeof(struct rng_stream),
-		sizeof(struct normal), sizeof(struct exact), sizeof(struct grid),
-		sizeof(struct grid_part), sizeof(struct grid_sum),
+		sizeof(struct step_end), sizeof(struct step_terms), sizeof(struct router),
+		sizeof(struct router_losses), sizeof(struct row_groups),
+		sizeof(struct group_leaf), sizeof(struct combine), sizeof(struct keep),
+		sizeof(struct rng_stream), sizeof(struct normal), sizeof(struct exact),
+		sizeof(struct grid), sizeof(struct grid_part), sizeof(struct grid_sum),
 		sizeof(struct device_options), sizeof(struct err)};
 #define KERNEL(type, name, ...) \
 	h = device_abi_text(h, #type " " #name "(" #__VA_ARGS__ ")");

@@ -6,6 +6,7 @@
  *
  *	dtype.h, matrix.h	number formats, and matrices of them
  *	layers.h		embedding, linear, norm, attention, activation, cross-entropy
+ *	experts.h		mixture of experts: router, permutation, matmuls of groups
  *	optimizer.h		AdamW, the end of a step, sums of losses and squares
  *	grid.h			sums of gradients
  *	tensors.h		casts, random values, fills, copies, checks

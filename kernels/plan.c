@@ -128,6 +128,24 @@ static double count_unmasked_scores(const struct attn *a)
 	return n * (double)(a->batch * a->heads);
 }
 
+/* Counts the FLOPs of y = x w^T, or of the gradient of x, with a block of w for each group. */
+static void count_groups(struct device *d, struct mat y, struct mat x, struct mat w,
+	const struct row_groups *g)
+{
+	int64_t blocks = g->n / g->per_block;
+	BUG_ON(y.rows != x.rows || w.rows != y.cols * blocks || x.cols != w.cols);
+	d->flops += 2.0 * (double)mat_size(x) * (double)y.cols;
+}
+
+/* Counts the FLOPs of the leaves as if all groups had equally many rows. */
+static void count_leaves(struct device *d, const struct group_leaf *leaves, int n,
+	struct mat x, const struct row_groups *g)
+{
+	for (int i = 0; i < n; i++)
+		d->flops += 2.0 * (double)mat_size(leaves[i].dw) * (double)x.rows /
+			    (double)g->n;
+}
+
 /* clang-format off */
 #define NOTE_embed_fwd		NOTE(embed_fwd, .m = {y, w}, .n = {add})
 #define NOTE_embed_bwd		NOTE(embed_bwd, .m = {dw, dy})
@@ -175,6 +193,36 @@ static double count_unmasked_scores(const struct attn *a)
 /* The two kernels are what the self-test can run. */
 #define NOTE_linear_xent	count_matmul(d, logits, x, w); \
 				NOTE(linear_fwd, .m = {logits, x, w}); NOTE_xent_fused
+#define ROUTER_INTS		{how->kind * 2 + how->normalize, how->per_row, how->groups, \
+					how->top_groups}
+#define NOTE_route_fwd		count_matmul(d, mat(NULL, h.rows, wr.rows), h, wr); \
+				NOTE(route_fwd, .n = ROUTER_INTS, \
+					.m = {gates, wr, h, shared, mat((void *)bias, 1, wr.rows)})
+#define NOTE_route_bwd		count_matmul(d, dz, h, wr); \
+				NOTE(route_bwd, .m = {dz, wr, h, dg, gates}, .n = ROUTER_INTS, \
+					.p = losses && losses->f)
+#define NOTE_route_bwd_x	count_matmul(d, dz, dh, wr); NOTE(route_bwd_x, .m = {dh, dz, wr})
+#define NOTE_route_bwd_w	count_matmul(d, dz, h, dw); NOTE(route_bwd_w, .m = {dw, dz, h})
+#define NOTE_sort_slots		NOTE(sort_slots, .n = {rows, how->per_row, how->experts, \
+					rows / chunk_rows})
+#define NOTE_rows_take		NOTE(rows_take, .m = {x, h}, .n = {divisor})
+#define NOTE_rows_put		NOTE(rows_put, .m = {h, x})
+#define NOTE_slots_combine	NOTE(slots_combine, .m = {y, x, gates, more}, .n = {k, pos != NULL})
+#define GROUP_INTS		{groups->n, groups->per_block}
+#define NOTE_groups_fwd		count_groups(d, y, x, w, groups); \
+				NOTE(groups_fwd, .m = {y, x, w}, .n = GROUP_INTS)
+#define NOTE_groups_bwd_x	count_groups(d, dy, dx, w, groups); \
+				NOTE(groups_bwd_x, .m = {dx, dy, w}, .n = GROUP_INTS)
+#define NOTE_groups_bwd_w	count_leaves(d, leaves, n_leaves, x, groups); \
+				if (n_leaves) \
+					NOTE(groups_bwd_w, .m = {leaves->dw, dy, x}, \
+						.n = {n_leaves, groups->n, leaves->before != NULL})
+#define NOTE_expert_act_fwd	NOTE(expert_act_fwd, .m = {a, ab}, .n = {kind})
+#define NOTE_expert_act_bwd	NOTE(expert_act_bwd, .m = {dab, ga, z, ab}, \
+					.n = {kind, index != NULL, stride})
+#define NOTE_counts_sum		NOTE(counts_sum, .n = {n_sets, per_sum, experts, add})
+#define NOTE_counts_fractions	NOTE(counts_fractions, .n = {n_sets, experts})
+#define NOTE_bias_balance	NOTE(bias_balance, .n = {experts, center})
 /* A call with several vectors or matrices is recorded as one call for each. */
 #define NOTE_UPDATE(name)	for (int i = 0; i < n_parts; i++) \
 					NOTE(name, .m = {parts[i].copy}, .n = {parts[i].n, parts[i].m != NULL, \

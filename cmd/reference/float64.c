@@ -154,7 +154,7 @@ static double inverse_rms(const double *x, int64_t n, double eps)
 /* Returns the number of channels that a norm of queries or keys covers. */
 static int64_t qk_norm_width(const struct sequence_work *w, int64_t width)
 {
-	return w->m->arch->wide_qk_norm ? width : w->m->head_dim;
+	return model_has_wide_qk_norm(w->m) ? width : w->m->head_dim;
 }
 
 /* Sets y to the RMSNorm of each head of x [n][width], or of all heads at once. */
@@ -778,6 +778,6 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 
 double float64_work(const struct model *m, int64_t n)
 {
-	double tokens = (double)n, block = model_block_work(m) * (double)m->c.layers;
+	double tokens = (double)n, block = model_layer_work(m, 0) * (double)m->c.layers;
 	return tokens * (4 * block + 3 * (double)m->c.dim * (double)m->c.vocab);
 }

@@ -17,6 +17,9 @@ int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e)
 	*w = (struct weights){0};
 	if (convert_model(v, &w->m, e))
 		return -1;
+	if (w->m.c.experts)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: a mixture of experts is not supported yet", v->name);
 	w->w = xcalloc((size_t)w->m.n_tensors, sizeof(*w->w));
 	for (int i = 0; i < w->m.n_tensors; i++) {
 		w->w[i] = ckpt_view_tensor(v, ckpt_view_find(v, w->m.tensors[i].name), e);

@@ -17,10 +17,16 @@ static void add_line(struct str *out, const char *label, const char *fmt, ...)
 static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;
+	const struct model_counts n = model_counts(m);
 	add_line(out, "model", "%s, %lld parameters: %lld layer%s, dim %lld, %lld head%s",
-		arch_names[m->c.arch], (long long)model_counts(m).all,
-		(long long)m->c.layers, plural(m->c.layers), (long long)m->c.dim,
-		(long long)m->c.heads, plural(m->c.heads));
+		arch_names[m->c.arch], (long long)n.all, (long long)m->c.layers,
+		plural(m->c.layers), (long long)m->c.dim, (long long)m->c.heads,
+		plural(m->c.heads));
+	if (m->c.experts)
+		add_line(out, "experts",
+			"%lld; %lld of them compute each token: N = %lld active parameters",
+			(long long)m->c.experts, (long long)m->c.experts_per_token,
+			(long long)n.active);
 }
 
 /* Prints the tree of the model's tensors. */

@@ -175,6 +175,13 @@ static bool has_column(const struct run *r, int column)
 		return r->t.data.set->counted;
 	case COL_LOSS_SCALE:
 		return o->dtype == PRECISION_FP16;
+	case COL_AUX_LOSS:
+		return o->model.experts > 0 && o->model.balance_loss > 0;
+	case COL_ROUTER_Z:
+		return o->model.experts > 0 && o->model.router_z_loss > 0;
+	case COL_EXPERT_VIOLATION:
+	case COL_EXPERTS_IDLE:
+		return o->model.experts > 0;
 	case COL_TRAIN_LOSS:
 	case COL_VAL_LOSS:
 		return o->eval_every > 0;
@@ -255,6 +262,14 @@ static void fill_rates(struct run *r, double dt, struct row *row)
 	set_mfu(r, row, COL_MFU_CAUSAL, rate * model_flops_per_token(m, true));
 }
 
+static void fill_experts(struct run *r, const struct step_result *s, struct row *row)
+{
+	set_column(r, row, COL_AUX_LOSS, s->router_loss[ROUTER_BALANCE_LOSS]);
+	set_column(r, row, COL_ROUTER_Z, s->router_loss[ROUTER_Z_LOSS]);
+	set_column(r, row, COL_EXPERT_VIOLATION, s->expert_violation);
+	set_column(r, row, COL_EXPERTS_IDLE, (double)s->experts_idle);
+}
+
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row)
 {
 	struct run_report *p = &r->report;
@@ -265,6 +280,8 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	if (!s->skipped && !s->empty)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
 	set_column(r, row, COL_LOSS_SCALE, (double)s->loss_scale);
+	if (!s->empty)
+		fill_experts(r, s, row);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
 	set_column(r, row, COL_DT_FORWARD, p->since.forward / n);

@@ -9,7 +9,7 @@ struct buffer {
 	void *p;
 	size_t n_bytes;
 };
-enum { LEFT_PANELS, RIGHT_PANELS, KEPT_SUMS, N_BUFFERS };
+enum { LEFT_PANELS, RIGHT_PANELS, KEPT_SUMS, FLOATS, N_BUFFERS };
 static _Thread_local struct buffer buffers[N_BUFFERS];
 
 /* Returns this thread's buffer, enlarged if below n_bytes; ends the program if memory is out. */
@@ -26,6 +26,11 @@ static void *thread_buffer(int index, int64_t n_bytes)
 				"out of memory: cannot allocate the panels of a matmul");
 	}
 	return r->p;
+}
+
+float *K(thread_floats)(int64_t n)
+{
+	return thread_buffer(FLOATS, n * (int64_t)sizeof(float));
 }
 
 /* One step of the work: the terms of one panel for a block of the result. */
@@ -147,6 +152,18 @@ static struct terms needed_terms(const struct step *s, int64_t row)
 	return t;
 }
 
+/* Sets the sums of a tile to the elements of g->before. */
+static void load_before(const struct step *s, float *sums, int64_t row, int64_t rows,
+	int64_t col, int64_t cols)
+{
+	const struct gemm *g = s->g;
+	const float *from = g->before + (s->row + row) * g->before_stride + s->col + col;
+	memset(sums, 0, (size_t)(s->u->rows * s->u->cols) * sizeof(*sums));
+	for (int64_t i = 0; i < rows; i++)
+		memcpy(sums + i * s->u->cols, from + i * g->before_stride,
+			(size_t)cols * sizeof(*sums));
+}
+
 /* Adds a panel's terms to a tile of sums, unless masked; stores the result after the last panel. */
 static void multiply_tile(const struct step *s, const void *left, int64_t row_bytes,
 	int64_t row, int64_t rows, int64_t col)
@@ -160,11 +177,13 @@ static void multiply_tile(const struct step *s, const void *left, int64_t row_by
 		sums = s->sums + (row / u->rows * col_tiles(s) + col / u->cols) * size;
 	if (is_masked(s, row, rows, col))
 		return;
+	if (!s->k && g->before)
+		load_before(s, sums, row, rows, col, cols);
 	struct terms t = needed_terms(s, row);
 	u->multiply(sums, (const char *)left + t.first * u->rows * u->term_bytes,
 		row_bytes,
 		s->right + col * u->col_bytes + t.first * u->cols * u->term_bytes,
-		t.end - t.first, g->left.across, !s->k);
+		t.end - t.first, g->left.across, !s->k && !g->before);
 	if (s->k + s->n_k >= g->k)
 		finish_tile(s, sums, row, rows, col, cols);
 }

@@ -35,12 +35,19 @@ struct gemm {
 	bool add;
 	float alpha;
 	struct mat bias; /* [n] or empty, of any type */
+	/* NULL, or fp32 sums of earlier terms, whose number is a multiple of GROUP_CUT: the result
+	 * is as if their terms were the first ones of this matmul. May be c. */
+	const float *before;
+	int64_t before_stride;
 	enum causal causal;
 	int64_t diagonal; /* diagonal of the causal mask */
 	bool serial;	  /* use only this thread, as within a parallel region */
 };
 
 void K(gemm)(const struct gemm *g);
+/* Returns memory for n floats, which belongs to this thread and keeps its contents until the next
+ * call in this thread. */
+float *K(thread_floats)(int64_t n);
 
 /* ---- units ------------------------------------------------------------------------- */
 

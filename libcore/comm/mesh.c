@@ -97,14 +97,43 @@ static int find_link_start(int degree, int links, int pos)
 	return mesh_link(degree, previous, way) == links ? previous : -1;
 }
 
+int mesh_data_ranks(const int degree[N_AXES])
+{
+	return degree[AXIS_DP] * degree[AXIS_FSDP] * degree[AXIS_CP];
+}
+
+int mesh_data_index(const int degree[N_AXES], const int coord[N_AXES])
+{
+	return (coord[AXIS_DP] * degree[AXIS_FSDP] + coord[AXIS_FSDP]) * degree[AXIS_CP] +
+	       coord[AXIS_CP];
+}
+
+/* Sets key to coordinates that are equal for the ranks of one group: 0 along its axes or, along dp,
+ * fsdp and cp, the coordinates of the number of the run, or of the place in the run. */
+static void find_keys(const struct mesh *m, struct mesh_part part,
+	const int coord[N_AXES], int key[N_AXES])
+{
+	int index = mesh_data_index(m->degree, coord);
+	int n = part.data_run	  ? index / part.data_run
+		: part.data_every ? index % part.data_every
+				  : 0;
+	for (int a = N_AXES - 1; a >= 0; a--) {
+		bool in = part.axes & AXIS_BIT(a);
+		bool is_data = a == AXIS_DP || a == AXIS_FSDP || a == AXIS_CP;
+		key[a] = !in ? coord[a] : is_data ? n % m->degree[a] : 0;
+		n = is_data ? n / m->degree[a] : n;
+	}
+}
+
 /* Returns a color that is equal for the ranks of one group, ignoring part.hosts. */
 static int color_ignoring_hosts(const struct mesh *m, struct mesh_part part, int rank)
 {
-	int coord[N_AXES], color = 0;
+	int coord[N_AXES], keys[N_AXES], color = 0;
 	mesh_coordinates(m->degree, rank, coord);
+	find_keys(m, part, coord, keys);
 	for (int a = 0; a < N_AXES; a++) {
 		bool in = part.axes & AXIS_BIT(a);
-		int key = in ? 0 : coord[a];
+		int key = keys[a];
 		if (in && a == AXIS_TP && part.tp_run)
 			key = coord[a] / part.tp_run;
 		if (in && a == AXIS_PP && part.pp_ends && coord[a] != m->degree[a] - 1)
@@ -187,7 +216,8 @@ static bool contains_all_ranks(const struct mesh *m, struct mesh_part part)
 	for (int a = 0; a < N_AXES; a++)
 		if (m->degree[a] > 1 && !(part.axes & AXIS_BIT(a)))
 			return false;
-	return !part.tp_run && !part.pp_ends && !part.pp_links && !part.hosts;
+	return !part.tp_run && !part.data_run && !part.data_every && !part.pp_ends &&
+	       !part.pp_links && !part.hosts;
 }
 
 /* Returns true if all ranks of a group share memory. */
@@ -241,9 +271,27 @@ static void format_group_name(struct mesh_part part, char *name, size_t size)
 				len ? "*" : "", axis_names[a]);
 	if (!len)
 		snprintf(name, size, "alone");
+	else if (part.data_run)
+		snprintf(name, size, "ep");
+	else if (part.data_every && !part.hosts && len < size)
+		snprintf(name + len, size - len, " places");
 	else if (part.hosts && len < size)
 		snprintf(name + len, size - len,
 			part.hosts == HOSTS_THIS ? " host" : " hosts");
+}
+
+/* Simplifies runs of all ranks or of one rank along dp, fsdp and cp. */
+static void simplify_data_part(const struct mesh *m, struct mesh_part *part)
+{
+	const unsigned data_axes =
+		AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP);
+	int n = mesh_data_ranks(m->degree);
+	if (part->data_run == 1 || part->data_every >= n)
+		part->axes &= ~data_axes;
+	if (part->data_run == 1 || part->data_run >= n)
+		part->data_run = 0;
+	if (part->data_every == 1 || part->data_every >= n)
+		part->data_every = 0;
 }
 
 struct comm *mesh_group(struct mesh *m, struct mesh_part part)
@@ -254,11 +302,13 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 			part.axes &= ~AXIS_BIT(a);
 	if (part.tp_run >= m->degree[AXIS_TP])
 		part.tp_run = 0;
+	simplify_data_part(m, &part);
 	for (int i = 0; i < m->n_groups; i++) {
 		const struct mesh_part *o = &m->groups[i].part;
 		if (o->axes == part.axes && o->tp_run == part.tp_run &&
-			o->pp_ends == part.pp_ends && o->pp_links == part.pp_links &&
-			o->hosts == part.hosts)
+			o->data_run == part.data_run &&
+			o->data_every == part.data_every && o->pp_ends == part.pp_ends &&
+			o->pp_links == part.pp_links && o->hosts == part.hosts)
 			return m->groups[i].c;
 	}
 	format_group_name(part, name, sizeof(name));

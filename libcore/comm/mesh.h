@@ -41,16 +41,22 @@ void mesh_alone(struct mesh *m);
 void mesh_close(struct mesh *m);
 int mesh_ranks(const int degree[N_AXES]); /* product of the degrees */
 int mesh_rank(const int degree[N_AXES], const int coord[N_AXES]);
+/* Return the ranks along dp, fsdp and cp together, and the index of a position among them. */
+int mesh_data_ranks(const int degree[N_AXES]);
+int mesh_data_index(const int degree[N_AXES], const int coord[N_AXES]);
 void mesh_coordinates(const int degree[N_AXES], int rank, int coord[N_AXES]);
-/* The ranks that differ from this one only along `axes` (bits), in the order of the world. tp_run:
- * along tp only runs of that many consecutive ranks (0: all). pp_ends: along pp only the first and
- * the last stage; ranks of other stages are grouped with their own stage. pp_links: along pp only
- * pairs of neighbors, see mesh_link(). hosts: only the ranks on this rank's host, or one rank per
- * host, with the same position among the group's ranks on its host. */
+/* Collective over the world. Returns the group of the ranks that differ from this one only along
+ * `axes` (bits), in the order of the world. tp_run: along tp only runs of that many consecutive
+ * ranks (0: all). data_run, data_every, of the ranks along dp, fsdp and cp together: only runs of
+ * that many consecutive ranks; only ranks with the same place in such runs (0: all). pp_ends: along
+ * pp only the first and the last stage; ranks of other stages are grouped with their own stage.
+ * pp_links: along pp only pairs of neighbors, see mesh_link(). hosts: only the ranks on this rank's
+ * host, or one rank per host, with the same position among the group's ranks on its host. The mesh
+ * owns the groups and creates each once. */
 enum mesh_hosts { HOSTS_ALL, HOSTS_THIS, HOSTS_ACROSS };
 struct mesh_part {
 	unsigned axes;
-	int tp_run;
+	int tp_run, data_run, data_every;
 	bool pp_ends;
 	int pp_links; /* 0: none */
 	enum mesh_hosts hosts;

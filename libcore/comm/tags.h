@@ -15,6 +15,7 @@
 	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
 	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one per fetch */         \
 	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
+	TAG(DISPATCH, 1)   /* parallel/dispatch.c: rows of experts */                    \
 	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \
 	TAG(RING_SUMS, 1)  /* parallel/context.c: gradients of keys and values */        \
 	TAG(GATHER, 1)	   /* parallel/gather.c: shards of parameters */                 \

@@ -237,8 +237,11 @@ int64_t layout_micro_batches(const struct train_opts *o)
 
 struct microbatches layout_assign_micro_batches(const struct train_opts *o)
 {
-	return microbatches_assign(layout_micro_batches(o), o->resolved.degree,
-		(int)o->zero, offloads_grads((enum offload)o->offload));
+	struct microbatches mb =
+		microbatches_assign(layout_micro_batches(o), o->resolved.degree,
+			(int)o->zero, offloads_grads((enum offload)o->offload));
+	mb.lockstep = o->ep > 1;
+	return mb;
 }
 
 int layout_data_ranks(const struct train_opts *o)
@@ -309,6 +312,44 @@ void layout_warn(const struct train_opts *o)
 			o->eps, -GRID_EXPONENT, MIN_EPS);
 }
 
+/* Rejects options that are not built for experts. */
+static int check_experts(const struct train_opts *o, struct err *e)
+{
+	const struct mistake mistakes[] = {
+		{o->dtype == PRECISION_FLOAT8,
+			"--dtype float8 and --experts are mutually exclusive: a float8 scale "
+			"belongs to a whole weight, but experts are stacked in one"},
+		{o->optimizer == OPTIMIZER_MUON,
+			"--optimizer muon does not support --experts yet"},
+		{o->model.balance_loss > 0 && o->model.balance_over == BALANCE_MODEL &&
+				o->resolved.degree[AXIS_PP] > 1,
+			"--balance-over model does not support --pp yet"},
+		{o->tile > 0, "--tile does not support --experts yet"},
+		{o->edit.workers > 0, "--edit-workers does not support --experts yet"},
+	};
+	return o->model.experts ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
+}
+
+/* Checks --ep: its ranks divide a replica of fsdp x cp ranks, or are several whole replicas. */
+static int check_ep(const struct train_opts *o, struct err *e)
+{
+	const int *degree = o->resolved.degree;
+	int64_t replica = degree[AXIS_FSDP] * degree[AXIS_CP],
+		all = mesh_data_ranks(degree);
+	if (o->ep <= 1)
+		return 0;
+	if (o->model.experts % o->ep)
+		return err_set(e, EX_USAGE,
+			"ep is %lld, which does not divide experts (%lld)",
+			(long long)o->ep, (long long)o->model.experts);
+	if (all % o->ep || (replica % o->ep && o->ep % replica))
+		return err_set(e, EX_USAGE,
+			"ep is %lld, but must divide fsdp x cp (%lld ranks), or be a multiple of "
+			"it that divides dp x fsdp x cp (%lld ranks)",
+			(long long)o->ep, (long long)replica, (long long)all);
+	return 0;
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
@@ -316,7 +357,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 		return err_set(e, EX_USAGE,
 			"--dtype float8 leaves the first and the last block in bf16, but the model "
 			"has no other blocks; give --no-float8-skip-ends");
-	if (check_micro_batches(o, e) ||
+	if (check_micro_batches(o, e) || check_experts(o, e) || check_ep(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
@@ -341,8 +382,15 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 
 double layout_stage_work(const struct model *m, const struct stage *s)
 {
-	double head = s->heads ? (double)tensor_size(m->output) : 0;
-	return (double)(s->end - s->first) * model_block_work(m) + head;
+	double work = s->heads ? (double)tensor_size(m->output) : 0;
+	int64_t n[LAYER_KINDS] = {0};
+	for (int64_t l = s->first; l < s->end; l++)
+		n[model_layer_kind(m, l)]++;
+	for (int kind = 0; kind < LAYER_KINDS; kind++)
+		if (n[kind])
+			work += (double)n[kind] *
+				model_layer_work(m, model_layer_of_kind(m, kind));
+	return work;
 }
 
 int *layout_split(const struct model *m, int n, bool even)
@@ -405,7 +453,11 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	int n = m->tp / mesh->degree[AXIS_TP];
 	*l = (struct rank_layout){.microbatches = layout_assign_micro_batches(o),
 		.data_rank = layout_data_rank(o->resolved.degree, mesh->world->rank),
-		.part = {.n = m->tp, .first = mesh->coord[AXIS_TP] * n, .local = n}};
+		.part = {.n = m->tp,
+			.first = mesh->coord[AXIS_TP] * n,
+			.local = n,
+			.ep = (int)max64(1, o->ep)}};
+	l->part.place = mesh_data_index(mesh->degree, mesh->coord) % l->part.ep;
 	assign_stages(l, o, mesh, m);
 	tensors_place(m->tensors, m->n_tensors, &l->part);
 }
@@ -418,19 +470,11 @@ void layout_free(struct rank_layout *l)
 
 /* ---- samples of ranks --------------------------------------------------------------- */
 
-int64_t layout_own_micro(const struct microbatches *d, int data_rank)
-{
-	int64_t n = microbatches_count(d, data_rank);
-	while (n > 0 && microbatches_index(d, data_rank, n - 1) >= d->n_micro)
-		n--;
-	return n;
-}
-
 /* Returns a data-parallel rank's samples; with --data-per-rank, its own files without gaps. */
 static struct sample_run rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int data_rank, int64_t first)
 {
-	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
+	int64_t b = o->micro_batch, n = microbatches_own(d, data_rank);
 	struct sample_run run = {.block = b, .stride = b, .blocks = n};
 	if (o->data_per_rank) {
 		run.first = first / o->batch * n * b;

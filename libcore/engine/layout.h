@@ -51,9 +51,6 @@ void layout_free(struct rank_layout *l);
 int *layout_split(const struct model *m, int n, bool even);
 /* Returns the multiply-adds per token in the forward of a stage. */
 double layout_stage_work(const struct model *m, const struct stage *s);
-/* Returns the number of micro-batches of a data-parallel rank in a step, without empty ones, which
- * are computed only for their collectives. */
-int64_t layout_own_micro(const struct microbatches *d, int data_rank);
 /* Returns the samples of all ranks in the step from global sample `first` on, for free(). */
 struct sample_run *layout_rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int ranks, int64_t first);

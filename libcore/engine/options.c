@@ -61,132 +61,7 @@ static const struct opt options[] = {
 		"train-iters max-iters max-steps training-steps num-iterations", .help =
 		"Number of optimizer steps (0: only write the initial checkpoint)."},
 
-	{OPT_GROUP, .name = "Model"},
-	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), OPT_RUN, .help =
-		"Start from the options of a preset, a file in share/pt/presets: shakespeare-char, "
-		"gpt2-124m, llama3-8b and more; or of several, as in gpt2-124m,diloco. The config "
-		"file, the environment and the command line override a preset."},
-	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), OPT_MODEL, .values = arch_names, .help =
-		"Model architecture. pt-train trains gpt2 and llama; pt-check checks steps of all."},
-	{OPT_INT, 0, "layers", "N", "4", M(layers), OPT_MODEL, 1, 100000,
-		.elsewhere = "num-hidden-layers num-layers n-layer n-layers", .help =
-		"Number of transformer layers (blocks)."},
-	{OPT_INT, 0, "heads", "N", "4", M(heads), OPT_MODEL, 1, 4095,
-		.elsewhere = "num-attention-heads n-head n-heads num-heads", .help =
-		"Number of attention heads. It must divide --dim, unless --head-dim is given, and "
-		"be a multiple of the virtual tp (--virtual, --tp or --tile)."},
-	{OPT_INT, 0, "kv-heads", "N", "0", M(kv_heads), OPT_MODEL, 0, 4095,
-		.elsewhere = "num-query-groups num-key-value-heads n-kv-heads", .help =
-		"Number of key and value heads, for grouped-query attention. It must divide "
-		"--heads, and be a multiple or a divisor of the virtual tp. 0: as many as --heads."},
-	{OPT_INT, 0, "head-dim", "N", "0", M(head_dim), OPT_MODEL, 0, 1 << 16,
-		.elsewhere = "kv-channels", .help =
-		"Channels per head. 0: dim / heads."},
-	{OPT_INT, 0, "dim", "N", "128", M(dim), OPT_MODEL, 1, 1 << 22,
-		.elsewhere = "d-model hidden-size n-embd", .help =
-		"Hidden size: the width of the residual stream."},
-	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), OPT_MODEL, 0, 1 << 24,
-		.elsewhere = "ffn-hidden-size intermediate-size", .help =
-		"Hidden size of the feed-forward layers. It must be a multiple of the virtual tp. "
-		"0: 4 dim for gpt2 and gemma; else 8/3 dim, rounded up to a multiple of 256."},
-	{OPT_INT, 'T', "context", "N", "64", M(context), OPT_MODEL, 1, 1 << 22,
-		.elsewhere = "max-seq-length max-seq-len max-length context-length n-ctx n-positions "
-		"seq-length sequence-length seq-len block-size max-position-embeddings", .help =
-		"Sequence length in tokens. If sequences are split (--cp, --virtual cp=N), it must "
-		"be a multiple of 2 x the virtual cp."},
-	{OPT_INT, 0, "vocab", "N", "0", M(vocab), OPT_MODEL, 0, 1 << 24,
-		.elsewhere = "vocab-size", .help =
-		"Vocabulary size for a --dry-run without data. With data, the model takes the "
-		"vocabulary of the data, and a warning reports a --vocab that differs."},
-	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), OPT_MODEL, 1, 1 << 20, .help =
-		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
-	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), OPT_MODEL, .values = act_names, .help =
-		"Activation function. by-arch: gelu-tanh (gpt2), geglu-tanh (gemma), else swiglu."},
-	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
-		"Biases in linear layers and LayerNorm. qkv: only in the projections of queries, "
-		"keys and values, as in Qwen2. attention: also in its output projection. by-arch: "
-		"yes for gpt2, else no."},
-	{FLAG("qk-norm", "no", M(qk_norm), OPT_MODEL),
-		.elsewhere = "qk-layernorm use-qk-norm", .help =
-		"RMSNorm of each head of queries and keys, before RoPE, as in Qwen3. All heads "
-		"share one weight for queries and one for keys."},
-	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
-		"Tie the output layer to the token embedding. by-arch: only for gpt2 and gemma."},
-	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999,
-		.elsewhere = "attention-dropout hidden-dropout", .help =
-		"Dropout probability in embeddings, attention and residual branches."},
-	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), OPT_MODEL, 0, 1,
-		.elsewhere = "rms-norm-eps layernorm-epsilon norm-epsilon layer-norm-eps", .help =
-		"Epsilon of LayerNorm and RMSNorm (0: the default of --arch, 1e-5 for gpt2 and "
-		"llama)."},
-	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
-		"Weight initialization. gpt2, llama: normal with standard deviation 0.02; gpt2 "
-		"scales residual projections by 1/sqrt(2 layers). depth: smaller in deeper layers, "
-		"as in torchtitan. by-arch: gpt2 for gpt2, else llama."},
-	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), OPT_MODEL, 1, 1e12,
-		.elsewhere = "rotary-base", .help =
-		"Base of the rotary position embedding (RoPE)."},
-	{OPT_INT, 0, "nope-every", "N", "0", M(nope_every), OPT_MODEL, 0, 100000,
-		.elsewhere = "no-rope-layer-interval every-n-layers-nope no-rope-freq", .help =
-		"Every Nth layer has no positions (NoPE), as in SmolLM3 (0: all layers have RoPE)."},
-	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
-		.values = rope_scaling_names, .help =
-		"How to scale RoPE for longer contexts (llama3: as in Llama 3.1)."},
-	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), OPT_MODEL, 1, 1e6, .help =
-		"Factor of --rope-scaling."},
-	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), OPT_MODEL, 0.001, 1e6, .help =
-		"llama3: wavelengths above rope-original/X are fully scaled."},
-	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), OPT_MODEL, 0.001, 1e6, .help =
-		"llama3: wavelengths below rope-original/X are not scaled."},
-	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
-		"llama3, yarn: context length before scaling."},
-	{OPT_DOUBLE, 0, "rope-slow", "X", "1", M(rope_slow), OPT_MODEL, 0.001, 1e6,
-		.elsewhere = "beta-slow", .help =
-		"yarn: channels that rotate up to X times in rope-original positions are fully "
-		"scaled."},
-	{OPT_DOUBLE, 0, "rope-fast", "X", "32", M(rope_fast), OPT_MODEL, 0.001, 1e6,
-		.elsewhere = "beta-fast", .help =
-		"yarn: channels that rotate at least X times are not scaled."},
-	{OPT_DOUBLE, 0, "rope-attention", "X", "0", M(rope_attention), OPT_MODEL, 0, 1e6,
-		.elsewhere = "attention-factor", .help =
-		"yarn: factor of cosines and sines. 0: 0.1 log(rope-factor) + 1."},
-	{OPT_DOUBLE, 0, "rope-local-theta", "X", "0", M(rope_local_theta), OPT_MODEL, 0, 1e12,
-		.needs = "--sliding-window", .elsewhere = "rope-local-base-freq", .help =
-		"Base of unscaled RoPE in layers with a window (Gemma 3). 0: --rope-theta. "
-		"pt-check only."},
-	{OPT_INT, 0, "rotary-channels", "N", "0", M(rotary), OPT_MODEL, 0, 1 << 16,
-		.elsewhere = "partial-rotary-factor rotary-percent rotary-dim", .help =
-		"Channels per head that RoPE rotates (Phi-4-mini): the first N/2 of each half (0: "
-		"all)."},
-	{OPT_DOUBLE, 0, "embedding-scale", "X", "0", M(embedding_scale), OPT_MODEL, 0, 1e6,
-		.elsewhere = "embedding-multiplier", .help =
-		"Factor of embeddings (Granite). 0: sqrt(dim) for gemma, else 1. pt-check only."},
-	{OPT_DOUBLE, 0, "residual-scale", "X", "0", M(residual_scale), OPT_MODEL, 0, 1e6,
-		.elsewhere = "residual-multiplier", .help =
-		"Factor of what each sublayer adds to the residual stream (Granite). 0: no factor. "
-		"pt-check only."},
-	{OPT_DOUBLE, 0, "attention-scale", "X", "0", M(attention_scale), OPT_MODEL, 0, 1e6,
-		.elsewhere = "attention-multiplier query-pre-attn-scalar", .help =
-		"Factor of the attention scores (0: 1/sqrt(channels per head))."},
-	{OPT_DOUBLE, 0, "logit-scale", "X", "0", M(logit_scale), OPT_MODEL, 0, 1e6,
-		.elsewhere = "logits-scaling", .help =
-		"Factor of the logits: 1 / logits_scaling in Granite. 0: no factor. pt-check only."},
-	{OPT_DOUBLE, 0, "score-cap", "X", "0", M(score_cap), OPT_MODEL, 0, 1e6, .help =
-		"Soft cap of attention scores (Gemma 2): X tanh(score / X). 0: none. pt-check only."},
-	{OPT_DOUBLE, 0, "logit-cap", "X", "0", M(logit_cap), OPT_MODEL, 0, 1e6, .help =
-		"Soft cap of logits (Gemma 2). 0: none. pt-check only."},
-	{OPT_INT, 0, "sliding-window", "W", "0", M(window), OPT_MODEL, 0, 1 << 22,
-		.elsewhere = "window-size", .help =
-		"Sliding window: a token attends to the last W tokens, itself included, as in "
-		"Mistral (0: to all tokens before it)."},
-	{OPT_INT, 0, "sliding-window-from", "L", "0", M(window_from), OPT_MODEL, 0, 100000,
-		.elsewhere = "max-window-layers", .needs = "--sliding-window", .help =
-		"First layer with the window, counted from 0 (Qwen2). Layers before it have none."},
-	{OPT_INT, 0, "sliding-window-skip", "N", "0", M(window_skip), OPT_MODEL, -100000, 100000,
-		.elsewhere = "window-attn-skip-freq sliding-window-pattern",
-		.needs = "--sliding-window", .help =
-		"Every Nth layer attends to all tokens, as in Gemma. -N: all layers except every "
-		"Nth do, as in SmolLM3. 0: none."},
+#include "engine/options_model.inc"
 
 	{OPT_GROUP, .name = "Optimizer"},
 	{OPT_ENUM, 0, "optimizer", NULL, "adamw", T(optimizer), OPT_ARITH,
@@ -333,6 +208,17 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_REPLAY, -1, 1e5,
 		.elsewhere = "pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree", .help =
 		"Degree of pipeline parallelism: ranks that split the layers."},
+	{OPT_INT, 0, "ep", "N", "1", T(ep), OPT_REPLAY, 1, MAX_ROUTER_EXPERTS,
+		.needs = "--experts",
+		.elsewhere = "expert-parallel-degree expert-parallel-size "
+			     "expert-model-parallel-size", .help =
+		"Degree of expert parallelism: N consecutive ranks of dp x fsdp x cp divide the "
+		"experts of every layer, and send each other the tokens' rows. It takes no ranks "
+		"of its own."},
+	{OPT_DOUBLE, 0, "expert-room", "X", "1.5", T(expert_room), OPT_REPLAY, 1, 1e6,
+		.needs = "--ep", .help =
+		"With --ep, memory for the rows of a rank's experts, as a multiple of the number "
+		"that balanced experts have. The run ends if a rank gets more."},
 	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_REPLAY, -1, 3,
 		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: what the ranks of --fsdp and --cp shard. 0: nothing. 1: the optimizer "

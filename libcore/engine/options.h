@@ -108,6 +108,8 @@ struct train_opts {
 	int cp_accumulate; /* enum cp_accumulate */
 	int residual_dtype;
 	/* parallel layout */
+	int64_t ep;	      /* ranks that divide the experts of a layer */
+	double expert_room;   /* see pass_config.expert_room */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
 	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;

@@ -9,8 +9,7 @@ const struct opt_answer train_answers[] = {
 	{"dpo ppo grpo rlhf kto orpo rl reward-model beta-dpo",
 		"preference optimization and reinforcement learning",
 		"pt-prepare --chat-template makes data for supervised fine-tuning"},
-	{"moe num-experts n-experts n-routed-experts num-local-experts top-k expert-parallel-size "
-	 "expert-model-parallel-size expert-parallel-degree",
+	{"moe num-experts n-experts n-routed-experts num-local-experts top-k",
 		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
 	{"wandb use-wandb wandb-log wandb-project report-to mlflow comet",
 		"live reports to Weights & Biases",

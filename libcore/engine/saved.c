@@ -24,19 +24,28 @@ static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 	return used == i->samples - max64(0, unseen);
 }
 
+/* Returns true if all layers of the model have the same tensors. */
+static bool layers_are_equal(const struct model_config *c)
+{
+	return !c->experts;
+}
+
 /* Makes the model of these options with a single layer, since the number of layers in a file is
- * not trusted. *per_layer: the number of tensors per layer. */
-static int make_one_layer_model(const struct ckpt *c, const struct model_config *options,
+ * not trusted, or if layers differ, with at most as many layers as the file has tensors.
+ * *per_layer: the number of tensors of each further layer. */
+static int make_small_model(const struct ckpt *c, const struct model_config *options,
 	struct model *m, int64_t *per_layer, struct err *e)
 {
 	struct model_config one = *options;
 	int64_t vocab = c->tokenizer.kind ? c->tokenizer.vocab.n : one.vocab;
-	one.layers = 1;
+	one.layers = layers_are_equal(options)
+			     ? 1
+			     : min64(options->layers, max64(1, c->n_tensors));
 	if (model_init(m, &one, max64(1, vocab), e)) {
 		e->code = EX_DATAERR; /* the options are not from the command line */
 		return err_prefix(e, "%s: ", c->path);
 	}
-	for (int i = 0; i < m->n_tensors; i++)
+	for (int i = 0; i < m->n_tensors && layers_are_equal(options); i++)
 		*per_layer += m->tensors[i].unit == 1;
 	if (vocab)
 		return 0;
@@ -45,14 +54,14 @@ static int make_one_layer_model(const struct ckpt *c, const struct model_config 
 	return 0;
 }
 
-/* Finds the tensor of the one-layer model that corresponds to a name in the file; NULL: none. */
+/* Finds the tensor of the small model that corresponds to a name in the file; NULL: none. */
 static const struct tensor *find_tensor(
 	const struct model *m, int64_t layers, const char *name)
 {
 	static const char first[] = "layers.0.";
 	const size_t n = sizeof("layers.") - 1;
 	const char *rest = NULL; /* after layers.N. */
-	if (!strncmp(name, first, n)) {
+	if (!strncmp(name, first, n) && layers_are_equal(&m->c)) {
 		char *end;
 		long long layer = strtoll(name + n, &end, 10);
 		if (end == name + n || layer < 0 || layer >= layers || *end != '.')
@@ -61,7 +70,7 @@ static const struct tensor *find_tensor(
 	}
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
-		bool per_layer = t->unit == 1;
+		bool per_layer = t->unit == 1 && layers_are_equal(&m->c);
 		if (rest ? per_layer && !strcmp(t->name + sizeof(first) - 1, rest)
 			 : !per_layer && !strcmp(t->name, name))
 			return t;
@@ -88,7 +97,7 @@ int state_check_shapes(const struct ckpt *c, const struct model_config *options,
 	struct model m;
 	int64_t per_layer = 0, n_known = 0;
 	int rc = 0;
-	if (make_one_layer_model(c, options, &m, &per_layer, e))
+	if (make_small_model(c, options, &m, &per_layer, e))
 		return -1;
 	int64_t n = m.n_tensors + (options->layers - 1) * per_layer;
 	for (int i = 0; i < c->n_tensors && !rc; i++) {

@@ -1,5 +1,6 @@
 /* One optimizer step. */
 #include "engine/step.h"
+#include "model/router.h"
 
 #include <math.h>
 
@@ -21,7 +22,7 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 {
-	int64_t n = layout_own_micro(&t->layout.microbatches, t->layout.data_rank);
+	int64_t n = microbatches_own(&t->layout.microbatches, t->layout.data_rank);
 	return (struct pipe_input){.n = n,
 		.windows = windows,
 		.n_windows = n * t->o.micro_batch,
@@ -87,10 +88,24 @@ static double step_tokens(const struct trainer *t)
 	return t->data.count;
 }
 
+/* Sets the factors of the losses of routers, in which all tokens of the batch count. */
+static void set_router_factors(const struct trainer *t, struct pass_step *step)
+{
+	const struct model_config *c = &t->model.c;
+	double rows = (double)t->o.batch * (double)c->context, layers = 1;
+	if (c->balance_over == BALANCE_MODEL)
+		layers = (double)model_layers_of_kind(&t->model, 1);
+	double balance = (double)t->loss_scale * c->balance_loss / layers / rows;
+	step->router_loss[ROUTER_BALANCE_LOSS] = (float)balance;
+	step->router_loss[ROUTER_Z_LOSS] =
+		(float)((double)t->loss_scale * c->router_z_loss / rows);
+}
+
 static void write_pass_step(struct trainer *t)
 {
-	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
+	struct pass_step step = {.number = (uint32_t)(t->step + 1),
 		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+	set_router_factors(t, &step);
 	pass_step_begin(&t->pass, &step);
 }
 
@@ -224,6 +239,62 @@ static void step_allreduce(
 	sum_totals_on_device(t);
 }
 
+static void sum_over_world(struct trainer *t, void *x, int64_t n)
+{
+	comm_run(t->world, COLL_ALLREDUCE,
+		&(struct coll_args){
+			.recv = x, .count = n, .type = COMM_I64, .op = COMM_SUM});
+}
+
+/* Sums the slots of experts and the losses of routers over all ranks. Ranks of the tp axis have
+ * counted the same slots. */
+static void sum_router(struct trainer *t)
+{
+	int64_t n = t->model.c.layers * t->model.c.experts;
+	const struct router_state *x = &t->pass.router;
+	if (!n)
+		return;
+	if (t->mesh.coord[AXIS_TP])
+		t->d.k->zero(&t->d, mat(x->slots, 1, 2 * n));
+	sum_over_world(t, x->slots, n);
+	sum_over_world(t, x->losses, N_ROUTER_LOSSES * EXACT_WORDS);
+}
+
+/* Raises r->expert_violation to the violation of a layer with these slots, and counts idle experts. */
+static void add_layer_slots(struct step_result *r, const int64_t *slots, int64_t n)
+{
+	int64_t most = 0, sum = 0;
+	for (int64_t e = 0; e < n; e++) {
+		most = max64(most, slots[e]);
+		sum += slots[e];
+		r->experts_idle += !slots[e];
+	}
+	double violation = (double)(most * n) / (double)max64(1, sum) - 1;
+	r->expert_violation = fmax(r->expert_violation, violation);
+}
+
+/* Sets the results of the routers, which sum_router() has summed. */
+static void collect_router(struct trainer *t, struct step_result *r)
+{
+	const struct model_config *c = &t->model.c;
+	struct exact losses[N_ROUTER_LOSSES];
+	size_t n = (size_t)(c->layers * c->experts);
+	double terms = (double)t->o.batch * (double)c->context *
+		       (double)model_layers_of_kind(&t->model, 1);
+	if (!n)
+		return;
+	scoped_ptr int64_t *slots = xcalloc(n, sizeof(*slots));
+	device_get(&t->d, losses, t->pass.router.losses, sizeof(losses));
+	device_get(&t->d, slots, t->pass.router.slots, n * sizeof(*slots));
+	for (int i = 0; i < N_ROUTER_LOSSES; i++)
+		r->router_loss[i] = exact_round(&losses[i]) / terms;
+	r->experts_idle = 0;
+	r->expert_violation = 0;
+	for (int64_t l = 0; l < c->layers; l++)
+		if (layer_has_experts(c, l))
+			add_layer_slots(r, slots + l * c->experts, c->experts);
+}
+
 /* ---- enqueuing a step --------------------------------------------------------------- */
 
 /* Returns true if the update is enqueued before the host has the loss and the norm: on a GPU, which
@@ -239,7 +310,10 @@ void step_update(struct trainer *t)
 	if (t->before_update)
 		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
+	router_update_bias(&t->pass, &t->end->results.update);
 	optim_update(t->optim, &t->end->results.update);
+	if (t->model.c.router_bias_rate > 0 && t->store->c.zero && t->store->c.zero < 3)
+		store_updated(t->store, false); /* also gathers biases */
 	trace_end();
 }
 
@@ -255,8 +329,10 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 		peers->mean_gradient(peers->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
-	if (!is_alone(t))
+	if (!is_alone(t)) {
 		step_allreduce(t, votes, r);
+		sum_router(t);
+	}
 	trace_end();
 	d->k->step_end(d, &t->end->results, t->pass.loss, store_norm_squares(t->store),
 		t->terms);
@@ -449,6 +525,7 @@ static void collect_result(struct work *w)
 	if (sums_on_device(t))
 		memcpy(r->vote, t->ended.vote, sizeof(r->vote));
 	step_times(t, r);
+	collect_router(t, r);
 	r->loss = end->loss;
 	r->grad_norm = end->grad_norm;
 	r->global_loss = r->loss;

@@ -15,6 +15,10 @@ struct step_votes {
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
 	float global_loss; /* mean over all workers, if computed; else equals loss */
+	/* Mixture of experts: balance loss and z-loss per token and layer, without coefficients;
+	 * the largest share of an expert in its layer, times experts, less 1; experts without a slot */
+	double router_loss[N_ROUTER_LOSSES], expert_violation;
+	int64_t experts_idle;
 	double forward, backward, data; /* seconds */
 	double bubble; /* fraction of the slowest rank's time in which pipeline ranks were idle */
 	int64_t vote[STEP_VOTES]; /* sums over the ranks */

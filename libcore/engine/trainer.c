@@ -89,6 +89,7 @@ static void open_pass(struct trainer *t)
 		.plain_kernels = o->kernels == KERNELS_REF,
 		.cp_rounds = o->cp_accumulate == CP_BF16,
 		.loss_terms = {(float)o->label_smoothing, (float)o->z_loss},
+		.expert_room = o->expert_room,
 		.documents = o->packing == PACKING_DOCUMENTS};
 	pass_init(&t->pass, &t->model, &t->d, t->store, &p, &t->memory.run);
 }

@@ -203,7 +203,7 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 	const struct model_config *c = &m->c;
 	int32_t multiple = 1024;
 	if (m->act != ACT_SWIGLU || m->qkv_bias || m->tie || !has_llmc_norm_eps(c) ||
-		model_q_width(m) != c->dim || c->qk_norm || c->nope_every ||
+		model_q_width(m) != c->dim || c->qk_norm || c->nope_every || c->experts ||
 		!has_llama_rope(c) || c->window)
 		return err_set(e, EX_DATAERR,
 			"llm.c supports Llama 3 only with swiglu, no biases, an untied output "

@@ -16,7 +16,7 @@ static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_ten
 	bool bias = m->out_bias, qkv = m->qkv_bias, norms = m->c.qk_norm;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
 	     norm_bias = norm && m->bias && m->arch->norm == NORM_LAYER,
-	     post = model_has_norm(m, NORM_OF_OUTPUT), wide = m->arch->wide_qk_norm;
+	     post = model_has_norm(m, NORM_OF_OUTPUT), wide = model_has_wide_qk_norm(m);
 	int64_t q_norm = wide ? q : m->head_dim, k_norm = wide ? kv : m->head_dim;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
@@ -47,8 +47,10 @@ static void set_attn_sizes(
 	acts[ATT_MAX] = acts[ATT_SUM] = (struct mat_size){slice_heads(p), DT_F32};
 	grads[DQ] = (struct mat_size){q_width(p), sum_type(p)};
 	grads[DK] = grads[DV] = (struct mat_size){kv_width(p), sum_type(p)};
-	grads[DOUT] = (struct mat_size){q_width(p), act_type(p), .scratch = true};
-	grads[DELTA] = (struct mat_size){slice_heads(p), DT_F32, .scratch = true};
+	grads[DOUT] =
+		(struct mat_size){q_width(p), act_type(p), .lifetime = UNTIL_INNER_ENDS};
+	grads[DELTA] =
+		(struct mat_size){slice_heads(p), DT_F32, .lifetime = UNTIL_INNER_ENDS};
 	if (!p->m->c.qk_norm)
 		return;
 	acts[ATT_QN] = acts[ATT_Q];

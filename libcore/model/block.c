@@ -6,7 +6,7 @@
 static struct sublayer_run sublayer_run(const struct pass *p, int64_t layer, int i,
 	struct block_acts *b, struct block_grads *g)
 {
-	return (struct sublayer_run){.fn = p->m->arch->sublayer[i],
+	return (struct sublayer_run){.fn = model_sublayer(p->m, layer, i),
 		.tensors = &p->m->blocks[layer].sub[i],
 		.acts = b ? &b->sub[i] : NULL,
 		.grads = g ? &g->sub[i] : NULL,
@@ -14,8 +14,7 @@ static struct sublayer_run sublayer_run(const struct pass *p, int64_t layer, int
 		.index = i};
 }
 
-/* Returns true if matrix j of sublayer_acts.m is kept until the backward, not recomputed. */
-static bool keeps_act(const struct pass *p, const struct sublayer_run *sub, int j)
+bool keeps_act(const struct pass *p, const struct sublayer_run *sub, int j)
 {
 	return pass_recomputes(p, sub->layer) <= sub->fn->kept_until[j];
 }
@@ -52,17 +51,19 @@ struct sizes {
 	struct mat_size acts[SUBLAYER_MATS], grads[SUBLAYER_MATS];
 };
 
-static struct sizes sublayer_sizes(const struct pass *p, int i)
+static struct sizes sublayer_sizes(const struct pass *p, const struct sublayer *fn)
 {
 	struct sizes z = {0};
-	p->m->arch->sublayer[i]->set_sizes(p, z.acts, z.grads);
+	fn->set_sizes(p, z.acts, z.grads);
 	return z;
 }
 
-/* Returns a matrix [slice][chunk][row][cols] of a sublayer without memory. */
+/* Returns a matrix of a sublayer without memory: [slice][chunk][row][cols], unless it has rows of
+ * its own. */
 static struct mat sublayer_shape(const struct pass *p, const struct mat_size *z)
 {
-	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, z->cols, z->type);
+	int64_t rows = z->rows ? z->rows : p->tp.local * p->cp.local * p->rows;
+	return mat_typed(NULL, rows, z->cols, z->type);
 }
 
 /* Returns a matrix [chunk][row][dim] for this rank's residual stream without memory. */
@@ -95,12 +96,11 @@ static void alloc_act(const struct allocation *o, enum recompute until, struct m
 		*to = alloc_shape(o->arena, shape);
 }
 
-/* Allocates the activations of sublayer i that `o` includes. */
-static void alloc_acts(
-	const struct pass *p, const struct allocation *o, int i, struct sublayer_acts *a)
+/* Allocates the activations of a block's sublayer f (number i) that `o` includes. */
+static void alloc_acts(const struct pass *p, const struct allocation *o,
+	const struct sublayer *f, int i, struct sublayer_acts *a)
 {
-	const struct sizes z = sublayer_sizes(p, i);
-	const struct sublayer *f = p->m->arch->sublayer[i];
+	const struct sizes z = sublayer_sizes(p, f);
 	if (i)
 		alloc_act(o, RECOMPUTE_SELECTIVE, &a->x, stream_shape(p, DT_F32));
 	alloc_act(o, RECOMPUTE_NONE, &a->h,
@@ -108,18 +108,34 @@ static void alloc_acts(
 	alloc_act(o, RECOMPUTE_SELECTIVE, &a->stats,
 		mat(NULL, p->cp.local * 2, p->stream_rows));
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		alloc_act(o, f->kept_until[j], &a->m[j], sublayer_shape(p, &z.acts[j]));
+		if (z.acts[j].lifetime == KEPT)
+			alloc_act(o, f->kept_until[j], &a->m[j],
+				sublayer_shape(p, &z.acts[j]));
 }
 
-void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro)
+void block_alloc_shared(
+	const struct pass *p, struct block_acts b[LAYER_KINDS], struct arena *micro)
 {
 	const struct allocation o = {.is_shared = true,
 		.keeps_casts = p->c.precision == PRECISION_FLOAT8,
 		.recompute = pass_recomputes(p, -1),
 		.arena = micro};
-	*b = (struct block_acts){0};
-	for (int i = 0; i < SUBLAYERS; i++)
-		alloc_acts(p, &o, i, &b->sub[i]);
+	b[0] = (struct block_acts){0};
+	alloc_acts(
+		p, &o, p->m->arch->sublayer[ATTENTION], ATTENTION, &b[0].sub[ATTENTION]);
+	for (int kind = 1; kind < LAYER_KINDS; kind++)
+		b[kind] = b[0];
+	size_t begin = arena_mark(micro), end = begin;
+	for (int kind = 0; kind < LAYER_KINDS; kind++) {
+		int64_t layer = model_layer_of_kind(p->m, kind);
+		if (layer < 0)
+			continue;
+		arena_reset(micro, begin); /* no layer needs the buffers of two kinds */
+		alloc_acts(
+			p, &o, model_sublayer(p->m, layer, FFN), FFN, &b[kind].sub[FFN]);
+		end = end > arena_mark(micro) ? end : arena_mark(micro);
+	}
+	arena_reset(micro, end);
 }
 
 void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block_acts *b,
@@ -129,14 +145,14 @@ void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block
 	const struct allocation o = {.keeps_casts = casts,
 		.recompute = pass_recomputes(p, layer),
 		.arena = micro};
-	*b = p->shared;
+	*b = p->shared[model_layer_kind(p->m, layer)];
 	b->sub[0].x = x;
 	if (p->c.residual == DT_F32)
 		b->sub[0].x = alloc_shape(micro, stream_shape(p, DT_F32));
 	else
 		b->x = alloc_shape(micro, stream_shape(p, p->c.residual)).p;
 	for (int i = 0; i < SUBLAYERS; i++)
-		alloc_acts(p, &o, i, &b->sub[i]);
+		alloc_acts(p, &o, model_sublayer(p->m, layer, i), i, &b->sub[i]);
 	struct mat *const operands[] = {&b->sub[ATTENTION].h,
 		&b->sub[ATTENTION].m[INNER_RESULT], &b->sub[FFN].h,
 		&b->sub[FFN].m[INNER_RESULT]};
@@ -182,14 +198,15 @@ static void alloc_joined_grads(const struct pass *p, const struct sublayer_run *
 /* Returns true if one matmul computes the gradient of the sublayer's input. */
 static bool needs_one_matmul(const struct sublayer_run *sub)
 {
-	return !sub->tensors->in[1] || sub->grads->m[0].stride;
+	return !sub->fn->sums_input_grads &&
+	       (!sub->tensors->in[1] || sub->grads->m[0].stride);
 }
 
 /* Allocates a sublayer's gradients, except scratch. `copy`: g->d, if a norm wrote it; or empty. */
 static void alloc_grads(const struct pass *p, const struct sublayer_run *sub,
 	struct mat copy, struct arena *a)
 {
-	const struct sizes z = sublayer_sizes(p, sub->index);
+	const struct sizes z = sublayer_sizes(p, sub->fn);
 	struct sublayer_grads *g = sub->grads;
 	struct mat *operands[SUBLAYER_MATS + 1];
 	int n = 0;
@@ -199,7 +216,7 @@ static void alloc_grads(const struct pass *p, const struct sublayer_run *sub,
 	if (sub->fn->joins_grads && linear_can_join(p, sub->layer))
 		alloc_joined_grads(p, sub, &z, a);
 	for (int j = 0; j < SUBLAYER_MATS; j++) {
-		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
+		if (z.grads[j].lifetime != KEPT || !z.grads[j].cols || g->m[j].p)
 			continue;
 		g->m[j] = alloc_shape(a, sublayer_shape(p, &z.grads[j]));
 		if (j < SUBLAYER_INPUTS) /* other gradients are not matmul operands */
@@ -215,14 +232,13 @@ static void alloc_grads(const struct pass *p, const struct sublayer_run *sub,
 	g->amax = linear_alloc_casts(p, sub->layer, operands, n, true, a);
 }
 
-/* Allocates a sublayer's gradients that only its backward needs. */
-static void alloc_scratch_grads(struct pass *p, int i, struct sublayer_grads *g)
+/* Allocates the matrices m of a sublayer that have this lifetime, in scratch memory. */
+static void alloc_scratch(struct pass *p, const struct mat_size z[SUBLAYER_MATS],
+	enum lifetime lifetime, struct mat m[SUBLAYER_MATS])
 {
-	const struct sizes z = sublayer_sizes(p, i);
 	for (int j = 0; j < SUBLAYER_MATS; j++)
-		if (z.grads[j].scratch)
-			g->m[j] = alloc_shape(
-				p->d->scratch, sublayer_shape(p, &z.grads[j]));
+		if (z[j].lifetime == lifetime)
+			m[j] = alloc_shape(p->d->scratch, sublayer_shape(p, &z[j]));
 }
 
 void block_alloc_grads(
@@ -269,9 +285,12 @@ static void out_forward(struct pass *p, const struct sublayer_run *sub, struct m
 		slice_sum_begin(&sum, &p->tp, p->d, r.sum, p->rows, act_type(p));
 		struct loc loc = {sub->layer, 0, c};
 		for (; loc.slice < p->tp.local; loc.slice++)
-			row_parallel_forward(p, loc, &sum,
-				mat_at(p, sub->acts->m[INNER_RESULT], loc),
-				sub->tensors->out);
+			if (sub->fn->out_forward)
+				sub->fn->out_forward(p, sub, loc, &sum);
+			else
+				row_parallel_forward(p, loc, &sum,
+					mat_at(p, sub->acts->m[INNER_RESULT], loc),
+					sub->tensors->out);
 		slice_sum_end(&sum);
 		if (next)
 			norm = sublayer_norm(p, next, c);
@@ -298,10 +317,15 @@ static void compute_sublayers(struct pass *p, int64_t layer, struct block_acts *
 	norm_in_forward(p, &attention, false, true);
 	inner_forward(p, &attention);
 	out_forward(p, &attention, ffn.acts->x, &ffn);
+	size_t mark = arena_mark(p->d->scratch);
+	if (y)
+		alloc_scratch(p, sublayer_sizes(p, ffn.fn).acts, UNTIL_SUBLAYER_ENDS,
+			ffn.acts->m);
 	norm_in_forward(p, &ffn, true, true);
 	inner_forward(p, &ffn);
 	if (y)
 		out_forward(p, &ffn, *y, NULL);
+	arena_reset(p->d->scratch, mark);
 }
 
 void block_restore_input(struct pass *p, struct block_acts *b, bool rounds)
@@ -329,8 +353,10 @@ static void recompute(
 	p->observer = NULL; /* the forward has passed these results */
 	if (how > RECOMPUTE_SELECTIVE)
 		compute_sublayers(p, layer, b, NULL, true);
-	for (int i = 0; how == RECOMPUTE_SELECTIVE && for_weights && i < SUBLAYERS; i++) {
+	for (int i = 0; how == RECOMPUTE_SELECTIVE && i < SUBLAYERS; i++) {
 		struct sublayer_run sub = sublayer_run(p, layer, i, b, NULL);
+		if (!for_weights && !sub.fn->input_grad_needs_norm)
+			continue;
 		sub.recomputes = true;
 		norm_in_forward(p, &sub, false, false);
 		inner_forward(p, &sub);
@@ -340,13 +366,21 @@ static void recompute(
 
 /* ---- backward -------------------------------------------------------------------- */
 
+/* Allocates the gradients that a sublayer's backward needs until it ends. */
+static void alloc_until_end(struct pass *p, const struct sublayer_run *sub)
+{
+	alloc_scratch(
+		p, sublayer_sizes(p, sub->fn).grads, UNTIL_SUBLAYER_ENDS, sub->grads->m);
+}
+
 /* Computes the gradients of in_forward()'s results from dx, the sublayer's output gradient. */
 static void out_inner_backward(
 	struct pass *p, const struct sublayer_run *sub, struct mat dx, bool is_copied)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	linear_clear_amax(p, sub->grads->amax);
-	alloc_scratch_grads(p, sub->index, sub->grads);
+	alloc_scratch(
+		p, sublayer_sizes(p, sub->fn).grads, UNTIL_INNER_ENDS, sub->grads->m);
 	for (int c = 0; c < p->cp.local; c++) {
 		size_t before = arena_mark(p->d->scratch);
 		struct slice_gather d;
@@ -366,19 +400,22 @@ static void compute_leaves(
 	struct pass *p, const struct sublayer_run *sub, int c, struct mat sums)
 {
 	struct loc loc = {sub->layer, 0, c};
+	struct mat out_input = sub->fn->out_input ? sub->fn->out_input(p, sub)
+						  : sub->acts->m[INNER_RESULT];
 	bias_leaves(p, loc, sub->tensors->bias,
 		local_rows(p, chunk_rows(p, sub->grads->d, c)), sums);
 	for (; loc.slice < p->tp.local; loc.slice++) {
 		if (sub->fn->other_leaves)
 			sub->fn->other_leaves(p, sub, loc);
+		if (!sub->tensors->out)
+			continue;
 		const struct linear out = {
 			.y = chunk_rows(p, sub->grads->d, c), .w = sub->tensors->out};
 		struct linear in[SUBLAYER_INPUTS];
 		int n = in_linears(p, sub, loc, sub->grads->m, in);
 		if (sub->grads->sums.p)
 			in[0].sums = mat_rows(sub->grads->sums, c, 1);
-		linear_weight_leaves(
-			p, loc, mat_at(p, sub->acts->m[INNER_RESULT], loc), &out, 1);
+		linear_weight_leaves(p, loc, mat_at(p, out_input, loc), &out, 1);
 		linear_weight_leaves(p, loc, chunk_rows(p, sub->acts->h, c), in, n);
 	}
 }
@@ -414,6 +451,9 @@ static void in_norm_backward(struct pass *p, const struct sublayer_run *sub,
 		if (with_leaves)
 			compute_leaves(p, sub, c, sums);
 		slice_sum_end(&sum);
+		if (sub->fn->join_backward)
+			sub->fn->join_backward(
+				p, sub, (struct loc){sub->layer, 0, c}, dh);
 		g.dx = stream_chunk(p, dx, c);
 		g.dy = dh;
 		g.x = stream_chunk(p, sub->acts->x, c);
@@ -433,6 +473,7 @@ void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct 
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sublayer_run sub = sublayer_run(p, layer, i, b, &g);
 		alloc_grads(p, &sub, copy->copy, p->d->scratch);
+		alloc_until_end(p, &sub);
 		out_inner_backward(p, &sub, dx, copy->is_valid);
 		in_norm_backward(p, &sub, dx, true, copy);
 		arena_reset(p->d->scratch, mark);
@@ -446,8 +487,11 @@ void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	recompute(p, layer, b, false);
 	for (int i = SUBLAYERS - 1; i >= 0; i--) {
 		const struct sublayer_run sub = sublayer_run(p, layer, i, b, g);
+		size_t mark = arena_mark(p->d->scratch);
+		alloc_until_end(p, &sub);
 		out_inner_backward(p, &sub, dx, false);
 		in_norm_backward(p, &sub, dx, false, NULL);
+		arena_reset(p->d->scratch, mark);
 	}
 }
 

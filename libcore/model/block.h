@@ -27,12 +27,15 @@ struct tensor_row {
 		ROW_EMBED,
 		ROW_OUTPUT,
 		ROW_NORM,
-		ROW_BIAS
+		ROW_BIAS,
+		ROW_STATE, /* not trained: has no gradient, but changes from step to step */
+		ROW_ROUTER /* a weight that is multiplied in fp32, whatever the precision */
 	} kind;
 	bool present;	    /* false: this model does not have the tensor */
 	struct tensor **to; /* receives the pointer to the tensor */
 	enum tile tile;
 	int64_t heads; /* key/value heads, the maximum number of slices; 0: no limit */
+	int64_t experts, blocks; /* see struct tensor */
 };
 
 /* Adds the present rows to the tensor table; a model's first call only counts them. */
@@ -40,11 +43,18 @@ void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, 
 
 /* ---- block.c: sublayers --------------------------------------------------------------- */
 
-/* The width and type of a sublayer's matrix [slice][chunk][row][cols]; cols 0: no matrix. */
+/* How long a sublayer's matrix is needed. KEPT: an activation until the backward (or it is computed
+ * again), a gradient until the weight gradients. UNTIL_INNER_ENDS: a gradient for out_backward()
+ * and inner_backward(). UNTIL_SUBLAYER_ENDS: to the end of the sublayer's forward, or of its
+ * backward without the weight gradients. All except KEPT are in scratch memory. */
+enum lifetime { KEPT, UNTIL_INNER_ENDS, UNTIL_SUBLAYER_ENDS };
+
+/* The shape and type of a sublayer's matrix; cols 0: no matrix. */
 struct mat_size {
 	int64_t cols;
 	enum dtype type;
-	bool scratch; /* a gradient that only out_backward() and inner_backward() need */
+	enum lifetime lifetime;
+	int64_t rows; /* 0: [slice][chunk][row] */
 };
 
 /* Indices in sublayer_acts.m: the results of inner_forward(), the input of the row-parallel matmul,
@@ -86,6 +96,12 @@ struct sublayer {
 		struct pass *, const struct sublayer_run *); /* writes m[INNER_RESULT] */
 	/* Returns true if out_backward() sets sublayer_grads.sums; NULL: it does not. */
 	bool (*sums_grad)(const struct pass *, const struct sublayer_run *);
+	/* Adds the result of a slice to the sum over slices; NULL: m[INNER_RESULT] times `out`. */
+	void (*out_forward)(struct pass *, const struct sublayer_run *, struct loc,
+		struct slice_sum *);
+	/* Returns the matrix to use as the input of `out` in the gradient of its weight; NULL:
+	 * m[INNER_RESULT]. */
+	struct mat (*out_input)(const struct pass *, const struct sublayer_run *);
 	/* Computes the gradients of weights other than `in` and `out`; NULL: no such weights. */
 	void (*other_leaves)(struct pass *, const struct sublayer_run *, struct loc);
 	/* Compute the gradients of m[INNER_RESULT], of in_forward()'s results, of the norm's
@@ -95,8 +111,17 @@ struct sublayer {
 	void (*inner_backward)(struct pass *, const struct sublayer_run *);
 	void (*in_backward)(struct pass *, const struct sublayer_run *, struct loc,
 		struct slice_sum *);
+	/* Adds to dh, this rank's rows of the gradient of the norm's output, after the sum over
+	 * slices; NULL: nothing. */
+	void (*join_backward)(
+		struct pass *, const struct sublayer_run *, struct loc, struct mat dh);
+	/* in_backward() adds several matmuls, and join_backward() adds to their sum, in fp32. */
+	bool sums_input_grads;
+	bool input_grad_needs_norm; /* the gradient of the input depends on the norm's output */
 };
 
+/* Returns true if matrix j of sublayer_acts.m is kept until the backward, not recomputed. */
+bool keeps_act(const struct pass *p, const struct sublayer_run *sub, int j);
 /* Sets l to the column-parallel matmuls of a sublayer and returns their number. `m`: their outputs,
  * or the gradients of the outputs. A matmul that must not write its output has an empty y. */
 int in_linears(const struct pass *p, const struct sublayer_run *sub, struct loc loc,
@@ -105,8 +130,9 @@ int in_linears(const struct pass *p, const struct sublayer_run *sub, struct loc 
 /* Allocates the activations that a block keeps. x: fp32 input that blocks share with 16 bits. */
 void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block_acts *b,
 	struct arena *micro);
-/* Allocates the activations that blocks do not keep; all blocks share them. */
-void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro);
+/* Allocates the activations that blocks do not keep; all blocks of a kind share them. */
+void block_alloc_shared(
+	const struct pass *p, struct block_acts b[LAYER_KINDS], struct arena *micro);
 /* Allocates the gradients of a block's activations, except scratch. */
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);

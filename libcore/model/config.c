@@ -14,6 +14,7 @@ const char *const act_names[] = {"by-arch",
 #include "kernels/acts.h"
 	NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
+const char *const router_names[] = {"softmax", "sigmoid", NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", "yarn", NULL};
 
 /* ---- defaults and checks --------------------------------------------------------- */
@@ -56,7 +57,8 @@ static int check_size(const struct model *m, struct err *e)
 	const struct model_config *c = &m->c;
 	double dim = (double)c->dim, ffn = (double)c->ffn_dim;
 	double q = (double)c->heads * (double)m->head_dim;
-	double n = (double)c->layers * (4 * dim * q + 3 * dim * ffn) +
+	double experts = 3 * dim * (double)c->experts * (double)c->expert_dim;
+	double n = (double)c->layers * (4 * dim * q + 3 * dim * ffn + experts) +
 		   dim * (2 * (double)m->padded_vocab + (double)c->context);
 	if (n < 0x1p56)
 		return 0;
@@ -71,6 +73,104 @@ static int check_kv_heads(const struct model *m, struct err *e)
 	return err_set(e, EX_USAGE,
 		"kv-heads (%lld) must be a multiple or a divisor of virtual tp (%d)",
 		(long long)m->c.kv_heads, m->tp);
+}
+
+/* Appends the numbers of `list`, such as "0,3", to has[n]. Returns -1 if the text is invalid. */
+static int parse_layers(const char *list, bool *has, int64_t n, struct err *e)
+{
+	scoped_ptr char *copy = xstrdup(list ? list : "");
+	char *rest = copy, *item;
+	while (*copy && (item = strsep(&rest, ","))) {
+		int64_t layer;
+		if (parse_int(item, &layer) || layer < 0)
+			return err_set(e, EX_USAGE,
+				"moe-not: '%s' is not a layer; give a list such as 0,3",
+				item);
+		if (layer < n)
+			has[layer] = true;
+	}
+	return 0;
+}
+
+bool layer_has_experts(const struct model_config *c, int64_t layer)
+{
+	bool nth = layer >= c->moe_from && (layer + 1) % max64(1, c->moe_every) == 0;
+	if (!c->experts || !nth || !c->moe_not)
+		return c->experts && nth;
+	scoped_ptr bool *without = xcalloc((size_t)c->layers, sizeof(*without));
+	parse_layers(c->moe_not, without, c->layers, &(struct err){0});
+	return !without[layer];
+}
+
+/* Checks the choice of experts by groups. */
+static int check_router_groups(const struct model_config *c, struct err *e)
+{
+	int64_t groups = c->router_groups, size = groups ? c->experts / groups : 0;
+	if (!groups)
+		return 0;
+	if (check_divisible(c->experts, groups, "experts", "router-groups", e))
+		return -1;
+	if (size < 2 || c->router_top_groups < 1 || c->router_top_groups > groups ||
+		c->experts_per_token > size * c->router_top_groups)
+		return err_set(e, EX_USAGE,
+			"router-groups (%lld) needs groups of 2 experts or more, and "
+			"router-top-groups (%lld) at most as many groups, with at least "
+			"experts-per-token (%lld) experts",
+			(long long)groups, (long long)c->router_top_groups,
+			(long long)c->experts_per_token);
+	return 0;
+}
+
+static int check_experts(const struct model *m, struct err *e)
+{
+	const struct model_config *c = &m->c;
+	scoped_ptr bool *without = xcalloc((size_t)max64(1, c->layers), sizeof(*without));
+	if (!c->experts)
+		return 0;
+	if (parse_layers(c->moe_not, without, c->layers, e) ||
+		check_divisible(c->expert_dim, m->tp, "expert-dim", "virtual tp", e) ||
+		check_divisible(c->shared_expert_dim, m->tp, "shared-expert-dim",
+			"virtual tp", e))
+		return -1;
+	if (c->experts_per_token > c->experts)
+		return err_set(e, EX_USAGE,
+			"experts-per-token (%lld) is above experts (%lld)",
+			(long long)c->experts_per_token, (long long)c->experts);
+	if (!act_is_gated(m->act) || m->bias)
+		return err_set(e, EX_USAGE,
+			"experts need a gated activation function, such as swiglu, and no "
+			"biases; give --arch llama");
+	if (c->router_bias_rate > 0 && c->router != ROUTER_SIGMOID)
+		return err_set(e, EX_USAGE,
+			"router-bias needs --router sigmoid: only it has a bias");
+	return check_router_groups(c, e);
+}
+
+int model_layer_kind(const struct model *m, int64_t layer)
+{
+	return layer_has_experts(&m->c, layer);
+}
+
+int64_t model_layers_of_kind(const struct model *m, int kind)
+{
+	int64_t n = 0;
+	for (int64_t l = 0; l < m->c.layers; l++)
+		n += model_layer_kind(m, l) == kind;
+	return n;
+}
+
+int64_t model_layer_of_kind(const struct model *m, int kind)
+{
+	for (int64_t l = 0; l < m->c.layers; l++)
+		if (model_layer_kind(m, l) == kind)
+			return l;
+	return -1;
+}
+
+const struct sublayer *model_sublayer(const struct model *m, int64_t layer, int i)
+{
+	bool experts = i == FFN && layer_has_experts(&m->c, layer);
+	return experts ? &ffn_experts : m->arch->sublayer[i];
 }
 
 /* Fails if sizes of the model do not fit each other or the parallel layout. */
@@ -101,6 +201,10 @@ static int check_shapes(struct model *m, struct err *e)
 			"equal to "
 			"head-dim with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
+	if (c->qk_norm_all && m->tp > 1)
+		return err_set(e, EX_USAGE,
+			"qk-norm-all needs virtual tp 1 (not %d): the norm spans all heads",
+			m->tp);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
 		return err_set(e, EX_USAGE,
 			"rope-slow (%g) must be below rope-fast (%g): frequencies between them "
@@ -114,7 +218,7 @@ static int check_shapes(struct model *m, struct err *e)
 	if (c->vocab < 1)
 		return err_set(e, EX_USAGE, "the vocabulary is empty%s",
 			advice_on(ADVICE_VOCABULARY));
-	return check_size(m, e);
+	return check_experts(m, e) ? -1 : check_size(m, e);
 }
 
 static bool resolve_choice(int choice, bool by_arch)
@@ -190,6 +294,8 @@ static int resolve_options(struct model *m, int64_t vocab, struct err *e)
 	c->vocab = vocab ? vocab : c->vocab;
 	c->kv_heads = c->kv_heads ? c->kv_heads : c->heads;
 	c->ffn_dim = c->ffn_dim ? c->ffn_dim : m->arch->ffn_dim(c->dim);
+	c->expert_dim = c->expert_dim ? c->expert_dim : c->ffn_dim;
+	c->moe_every = max64(1, c->moe_every);
 	c->nope_every = c->nope_every > c->layers ? 0 : c->nope_every;
 	simplify_windows(c);
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
@@ -221,8 +327,10 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	double layers = (double)m->c.layers;
 	t->init = INIT_NORMAL;
 	t->std = 0.02f;
-	if (kind == ROW_NORM || kind == ROW_BIAS) {
+	if (kind == ROW_NORM || kind == ROW_BIAS || kind == ROW_STATE) {
 		t->init = kind == ROW_NORM ? INIT_ONE : INIT_ZERO;
+	} else if (kind == ROW_ROUTER) {
+		t->std = 0.02f;
 	} else if (m->c.init == INITC_GPT2 && kind == ROW_RESIDUAL) {
 		t->std = (float)(0.02 / sqrt(2 * layers));
 	} else if (m->c.init == INITC_DEPTH) {
@@ -252,9 +360,15 @@ static void add_tensor(
 		.dims = {r->rows, r->cols},
 		.tp_split = r->tp_split,
 		.decay = r->cols > 0,
+		.frozen = r->kind == ROW_STATE,
 		.uses = 1,
 		.max_slices = (int)r->heads,
 		.tile = (int)r->tile,
+		.experts = (int)r->experts,
+		.blocks = (int)r->blocks,
+		.active = r->experts
+				  ? (double)m->c.experts_per_token / (double)m->c.experts
+				  : 1,
 		/* embeddings are looked up, even if tied, and biases are added */
 		.operand = r->kind <= ROW_GATE || r->kind == ROW_OUTPUT};
 	if (layer >= 0)
@@ -305,7 +419,7 @@ static void add_model_tensors(struct model *m)
 	add_tensor_rows(m, 0, -1, first, ARRAY_LEN(first));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		for (int i = 0; i < SUBLAYERS; i++)
-			m->arch->sublayer[i]->add_tensors(m, l, &m->blocks[l].sub[i]);
+			model_sublayer(m, l, i)->add_tensors(m, l, &m->blocks[l].sub[i]);
 	add_tensor_rows(m, m->n_units - 1, -1, last, ARRAY_LEN(last));
 }
 
@@ -391,6 +505,9 @@ struct model_counts model_counts(const struct model *m)
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
 		n.all += tensor_size(t);
+		n.active += t->experts
+				    ? tensor_size(t) / t->experts * m->c.experts_per_token
+				    : tensor_size(t);
 		n.decayed += t->decay ? tensor_size(t) : 0;
 	}
 	return n;
@@ -428,7 +545,7 @@ double model_flops_per_token(const struct model *m, bool causal)
 		const struct tensor *t = &m->tensors[i];
 		bool passed = t->unit >= lowest || t == m->output;
 		if (t != m->positions)
-			params += (2.0 + 2 * passed + 2 * !t->frozen) *
+			params += (2.0 + 2 * passed + 2 * !t->frozen) * t->active *
 				  (double)tensor_size(t);
 	}
 	for (int64_t l = 0; l < m->c.layers; l++)
@@ -437,12 +554,12 @@ double model_flops_per_token(const struct model *m, bool causal)
 	return params + (causal ? attention / 2 : attention);
 }
 
-double model_block_work(const struct model *m)
+double model_layer_work(const struct model *m, int64_t layer)
 {
-	const struct block_tensors *b = &m->blocks[0];
+	const struct block_tensors *b = &m->blocks[layer];
 	double work = (double)model_q_width(m) * model_attended(m);
 	for (int i = 0; i < b->n_operands; i++)
-		work += (double)tensor_size(b->operand[i]);
+		work += b->operand[i]->active * (double)tensor_size(b->operand[i]);
 	return work;
 }
 
@@ -468,6 +585,23 @@ static int64_t unit_params(const struct model *m, int unit)
 	return n;
 }
 
+/* Appends a line for the layers of a kind, with the parameters of each. */
+static void print_layers(const struct model *m, int kind, struct str *out)
+{
+	int64_t first = model_layer_of_kind(m, kind), last = first, n = 0;
+	char layers[64];
+	for (int64_t l = first; l < m->c.layers; l++)
+		if (model_layer_kind(m, l) == kind) {
+			last = l;
+			n++;
+		}
+	bool gaps = last - first + 1 != n;
+	snprintf(layers, sizeof(layers), "layers.%lld to %lld%s", (long long)first,
+		(long long)last, gaps ? kind ? ", with experts" : ", dense" : "");
+	str_printf(out, "  %-32s each %24lld\n", layers,
+		(long long)unit_params(m, 1 + (int)first));
+}
+
 void model_unit_name(int unit, int n, struct str *out)
 {
 	if (unit > 0 && unit < n - 1)
@@ -479,19 +613,19 @@ void model_unit_name(int unit, int n, struct str *out)
 void model_print(const struct model *m, bool with_layer, struct str *out)
 {
 	struct model_counts n = model_counts(m);
-	char layers[48];
-	snprintf(layers, sizeof(layers), "layers.0 to %lld", (long long)m->c.layers - 1);
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
 		bool is_layer = t->unit > 0 && t->unit < m->n_units - 1;
 		bool first = i == 0 || m->tensors[i - 1].unit != t->unit;
 		if (!is_layer)
 			print_tensor(t, t->name, "  ", out);
-		if (!is_layer || t->unit > 1)
-			continue; /* all layers have the same shapes */
+		if (!is_layer)
+			continue;
+		int kind = model_layer_kind(m, t->unit - 1);
+		if (t->unit - 1 != model_layer_of_kind(m, kind))
+			continue; /* all layers of a kind have the same shapes */
 		if (first)
-			str_printf(out, "  %-32s each %24lld\n", layers,
-				(long long)unit_params(m, 1));
+			print_layers(m, kind, out);
 		if (with_layer)
 			print_tensor(t, strchr(t->name + strlen("layers."), '.') + 1,
 				"    ", out);

@@ -27,7 +27,7 @@ struct decoder {
 	struct arena memory, scratch;
 };
 
-/* Allocates, or measures, a decoder's memory. All blocks share the activations of one block. */
+/* Allocates, or measures, a decoder's memory. All blocks of a kind share their activations. */
 static void decoder_alloc(struct decoder *g, struct model *m, struct device *d,
 	struct store *store, struct mesh *mesh, struct arena *a)
 {
@@ -35,13 +35,20 @@ static void decoder_alloc(struct decoder *g, struct model *m, struct device *d,
 	const struct pass_config c = {.mesh = mesh, .batch = 1, .decode_rows = MAX_ROWS};
 	const struct stage stage = {.end = 1};
 	struct acts acts;
+	struct block_acts of_kind[LAYER_KINDS];
 	pass_init(p, m, d, store, &c, a);
 	pass_recompute(p, RECOMPUTE_FULL, 1, a);
 	acts_alloc(p, &stage, &acts, a);
+	for (int kind = 0; kind < LAYER_KINDS; kind++) {
+		int64_t layer = model_layer_of_kind(m, kind);
+		of_kind[kind] = acts.block[0];
+		if (layer > 0)
+			block_alloc(p, layer, acts.x, &of_kind[kind], a);
+	}
 	g->acts = acts;
 	g->acts.block = xcalloc((size_t)m->c.layers, sizeof(*acts.block));
 	for (int64_t l = 0; l < m->c.layers; l++)
-		g->acts.block[l] = acts.block[0];
+		g->acts.block[l] = of_kind[model_layer_kind(m, l)];
 	g->acts.begin = NULL;
 	acts_release(&acts);
 	int64_t cached = m->c.layers * p->tp.local * m->c.context * kv_width(p);
@@ -50,15 +57,19 @@ static void decoder_alloc(struct decoder *g, struct model *m, struct device *d,
 	g->logits = arena_floats(a, m->padded_vocab);
 }
 
-/* Returns the scratch memory of layers and kernels: addends of sums over slices, the last norm, and
- * the attention scores of each thread. */
+/* Returns the scratch memory of layers and kernels: addends of sums over slices, the last norm, the
+ * attention scores of each thread, and the rows of experts. */
 static size_t scratch_bytes(const struct pass *p)
 {
 	const struct model *m = p->m;
 	int64_t parts = tree_depth(p->tp.first, p->tp.first + p->tp.local) +
 			(p->tp.axis->size > 1 ? p->tp.n : 0);
 	int64_t row = round_up(m->c.dim, 16), scores = round_up(m->c.context, 16);
-	int64_t floats = (parts + 1) * MAX_ROWS * row + 2 * MAX_ROWS +
+	int64_t slots = MAX_ROWS * m->c.experts_per_token;
+	int64_t experts = m->c.experts ? slots * ((p->tp.local + 1) * row +
+							 round_up(m->c.expert_dim, 16))
+				       : 0;
+	int64_t floats = (parts + 1) * MAX_ROWS * row + 2 * MAX_ROWS + experts +
 			 p->d->threads * ATTN_ROW_QUERIES * scores;
 	return (size_t)(floats + 64) * sizeof(float);
 }

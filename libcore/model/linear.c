@@ -217,8 +217,7 @@ static struct mat cast_to_act_type(struct pass *p, struct mat x)
 	return y;
 }
 
-/* Returns a parameter as a matmul operand, cast in scratch memory if needed; empty if t is NULL. */
-static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
+struct mat linear_param(struct pass *p, const struct tensor *t, int s)
 {
 	return t ? cast_to_act_type(p, stored_param(p, t, s)) : no_mat();
 }
@@ -228,7 +227,7 @@ static struct mat cast_weight(
 {
 	if (layer_is_float8(p, loc.layer))
 		return float8_weight(p, loc, w, param(p, w, loc.slice), dim);
-	return cast_param(p, w, loc.slice);
+	return linear_param(p, w, loc.slice);
 }
 
 /* ---- several outputs as one -------------------------------------------------------- */
@@ -306,7 +305,7 @@ void linear_forward(struct pass *p, struct loc loc, const struct linear *l, stru
 	size_t mark = arena_mark(p->d->scratch);
 	struct mat a = cast_activation(p, loc.layer, x, DT_E4M3, SUM_COLS);
 	struct mat b = cast_weight(p, loc, l->w, SUM_COLS);
-	matmul_forward(p, l->y, a, b, cast_param(p, l->bias, loc.slice));
+	matmul_forward(p, l->y, a, b, linear_param(p, l->bias, loc.slice));
 	arena_reset(p->d->scratch, mark);
 	comm_poll();
 }
@@ -422,7 +421,7 @@ void column_parallel_forward(struct pass *p, struct loc loc, struct slice_gather
 		if (!l[i].y.p)
 			continue;
 		w[i] = cast_weight(p, loc, l[i].w, SUM_COLS);
-		bias[i] = cast_param(p, l[i].bias, loc.slice);
+		bias[i] = linear_param(p, l[i].bias, loc.slice);
 	}
 	for (int turn = 0; turn < p->tp.n; turn++) {
 		int64_t first, rows = gather_wait_turn(p, x, turn, &first);

@@ -43,6 +43,8 @@ struct linear {
 	struct mat gelu; /* receives GELU(y) from the same kernel; or empty */
 	struct mat sums; /* sums of y over its rows, the gradient of the bias; or empty */
 };
+/* Returns local slice s of a gathered parameter in act_type(), cast in scratch memory if needed. */
+struct mat linear_param(struct pass *p, const struct tensor *t, int s);
 /* Computes y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct loc loc, const struct linear *l, struct mat x);
 /* Computes the loss of rows of x, and l->y, the gradient of their logits x w^T. */

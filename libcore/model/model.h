@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/base.h"
+#include "kernels/experts.h"
 #include "kernels/kernels.h"
 #include "parallel/parallel.h"
 
@@ -27,6 +28,9 @@ enum act_choice {
 #include "kernels/acts.h"
 };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
+/* What the fractions of slots in the balance loss are counted over (router.c). */
+enum balance_over { BALANCE_MICRO_BATCH, BALANCE_SEQUENCE, BALANCE_MODEL };
+#define BALANCE_OVER_WORDS "micro-batch", "sequence", "model"
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 /* The model's options; model_init() replaces "by architecture" and 0 by the defaults. */
@@ -36,6 +40,7 @@ struct model_config {
 	int64_t vocab, vocab_multiple;
 	int act, bias, tie, init; /* bias: enum bias_choice */
 	bool qk_norm;		  /* RMSNorm of each head of queries and keys */
+	bool qk_norm_all;	  /* of all heads together */
 	int64_t nope_every;	  /* every Nth layer has no rotary positions; 0: none */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
@@ -48,6 +53,20 @@ struct model_config {
 	double embedding_scale, residual_scale, attention_scale, logit_scale;
 	double score_cap, logit_cap; /* soft caps: x becomes cap tanh(x / cap); 0: none */
 	int64_t window, window_from, window_skip; /* see layer_has_window() */
+	/* Mixture of experts (experts.c); experts 0: none. expert_dim 0: ffn_dim */
+	int64_t experts, experts_per_token, expert_dim;
+	int64_t shared_expert_dim;   /* width of the expert of all tokens; 0: none */
+	bool shared_expert_gate;     /* multiplies it by the sigmoid of a score */
+	int64_t moe_from, moe_every; /* see layer_has_experts() */
+	const char *moe_not;	     /* layers without experts, such as "0,3"; or NULL */
+	int router;		     /* enum router_kind */
+	bool router_norm;	     /* divides the gates of a token by their sum */
+	double router_scale;
+	int64_t router_groups, router_top_groups; /* 0: no groups */
+	double balance_loss, router_z_loss;	  /* coefficients; 0: off */
+	int balance_over;			  /* enum balance_over */
+	double router_bias_rate; /* of the balance without a loss; 0: off */
+	bool router_bias_center;
 	const char
 		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */
 };
@@ -79,10 +98,11 @@ struct arch {
 #define ARCH_ROW(id, row) extern const struct arch arch_##row;
 ARCH_LIST(ARCH_ROW)
 #undef ARCH_ROW
-extern const struct sublayer attention_heads, ffn_dense;
+extern const struct sublayer attention_heads, ffn_dense, ffn_experts;
 /* Names for the options, NULL-terminated. */
 extern const char *const arch_names[], *const by_arch_names[], *const act_names[];
 extern const char *const bias_names[], *const init_names[], *const rope_scaling_names[];
+extern const char *const router_names[];
 
 /* The tensors of a sublayer; NULL: the model does not have this tensor. */
 enum { SUBLAYER_INPUTS = 3 };
@@ -95,10 +115,14 @@ struct sublayer_tensors {
 	struct tensor *in_norm[SUBLAYER_INPUTS];
 	struct tensor *out;  /* row-parallel */
 	struct tensor *bias; /* added to the sum over slices */
+	/* Mixture of experts; `in` and `out` are the weights of the shared expert. */
+	struct tensor *router, *router_bias, *shared_gate;
+	struct tensor *w13; /* [expert][W1, W3][row], column-parallel */
+	struct tensor *w2;  /* [expert][row], row-parallel */
 };
 
 /* The tensors of a block, and the matmul operands among them. */
-enum { BLOCK_OPERANDS = SUBLAYERS * (SUBLAYER_INPUTS + 1) };
+enum { BLOCK_OPERANDS = SUBLAYERS * (SUBLAYER_INPUTS + 1) + 2 };
 struct block_tensors {
 	struct sublayer_tensors sub[SUBLAYERS];
 	struct tensor *operand[BLOCK_OPERANDS];
@@ -144,11 +168,27 @@ static inline int64_t model_q_width(const struct model *m)
 /* Returns true if a layer has a window. Every window_skip'th layer has none; if it is < 0, only
  * every -window_skip'th has one. Layers before window_from have none. */
 bool layer_has_window(const struct model_config *c, int64_t layer);
+/* Returns true if the layer's feed-forward network is a mixture of experts: every moe_every'th layer
+ * from moe_from on, except the layers of moe_not. */
+bool layer_has_experts(const struct model_config *c, int64_t layer);
+/* Layers of a kind have tensors and activations of equal shapes. Kind 1 has experts. */
+enum { LAYER_KINDS = 2 };
+int model_layer_kind(const struct model *m, int64_t layer);
+int64_t model_layers_of_kind(const struct model *m, int kind); /* their number */
+/* Returns the first layer of a kind, or -1. */
+int64_t model_layer_of_kind(const struct model *m, int kind);
+/* Returns sublayer ATTENTION or FFN of a layer. */
+const struct sublayer *model_sublayer(const struct model *m, int64_t layer, int i);
 /* Sets the window options so that the layers with has[layer] have a window. Returns false if no
  * options can express that. */
 bool config_set_windows(struct model_config *c, const bool *has);
 /* Returns the sliding window of a layer in tokens, including the query's own; 0: no window. */
 int64_t model_window(const struct model *m, int64_t layer);
+/* Returns true if a norm of queries or keys normalizes all heads together, not each head. */
+static inline bool model_has_wide_qk_norm(const struct model *m)
+{
+	return m->arch->wide_qk_norm || m->c.qk_norm_all;
+}
 /* Returns true if attention of this layer rotates queries and keys by their positions. */
 static inline bool model_rotates(const struct model *m, int64_t layer)
 {
@@ -157,9 +197,10 @@ static inline bool model_rotates(const struct model *m, int64_t layer)
 /* Marks the operands of all blocks as float8; `skip_ends`: except the first and the last block. */
 void model_set_float8(struct model *m, bool skip_ends);
 
-/* Numbers of parameters: all, and with weight decay. */
+/* Numbers of parameters: all, with weight decay, and multiplied with one token: of a layer's experts,
+ * only the chosen ones. */
 struct model_counts {
-	int64_t all, decayed;
+	int64_t all, decayed, active;
 };
 /* Returns the number of parameters, and the number with weight decay. */
 struct model_counts model_counts(const struct model *m);
@@ -173,8 +214,8 @@ int model_first_trained_unit(const struct model *m);
  * model_attended(). With frozen tensors 2 (N + N' + N'') + (4 L + 8 L') C T: the gradient passes N'
  * parameters (from the lowest trained unit on, and the output layer) and L' layers; N'' train. */
 double model_flops_per_token(const struct model *m, bool causal);
-/* Returns the multiply-adds per token in a block's forward: weights' matmuls, causal attention. */
-double model_block_work(const struct model *m);
+/* Returns the multiply-adds per token in a layer's forward: weights' matmuls, causal attention. */
+double model_layer_work(const struct model *m, int64_t layer);
 /* Appends the name of unit `unit` of n: "tok_embeddings", "layers.0", ..., "output". */
 void model_unit_name(int unit, int n, struct str *out);
 /* Appends a list of tensors, with one line for all layers; `with_layer`: also a layer's tensors. */

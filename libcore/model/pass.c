@@ -1,6 +1,6 @@
 /* Forward and backward of the model: the order of units, and calls of the store between them. */
 #include "data/offsets.h"
-#include "model/block.h"
+#include "model/router.h"
 
 #include <math.h>
 
@@ -141,6 +141,30 @@ static void copy_positions(struct pass *p)
 	device_put(p->d, p->in.pos, p->in.host_pos, n_bytes);
 }
 
+/* Sets the ranks that divide the experts. A rank has room for some multiple of the balanced number
+ * of rows, at most for all rows that the group can send. */
+static void open_dispatch(struct pass *p)
+{
+	const struct model_config *c = &p->m->c;
+	int ep = (int)max64(1, p->store->c.part.ep);
+	int64_t rows = p->rows * p->cp.local, balanced = rows * c->experts_per_token;
+	int64_t most = ep * rows * min64(c->experts_per_token, c->experts / ep);
+	int64_t room = (int64_t)ceil(p->c.expert_room * (double)balanced);
+	int64_t capacity = ep == 1		  ? balanced
+			   : p->c.expert_room > 0 ? min64(room, most)
+						  : most;
+	struct comm *group = mesh_group(p->c.mesh,
+		(struct mesh_part){.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
+					   AXIS_BIT(AXIS_CP),
+			.data_run = ep});
+	dispatch_open(&p->experts, &(struct dispatch_config){.c = group,
+					   .d = p->d,
+					   .experts = (int)c->experts,
+					   .chunks = p->cp.local,
+					   .rows = balanced,
+					   .capacity = capacity});
+}
+
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run)
 {
@@ -155,6 +179,8 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
 	p->stream_rows = slice_rows(&p->tp, p->rows, &p->first_row);
+	if (m->c.experts)
+		open_dispatch(p);
 	size_t ids = (size_t)(p->rows * p->cp.local) * sizeof(int32_t);
 	p->in.pos = arena_alloc(run, ids);
 	p->in.tokens = arena_alloc(run, ids);
@@ -163,6 +189,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->in.start = c->documents ? arena_alloc(run, ids) : NULL;
 	p->loss = arena_alloc(run, sizeof(*p->loss));
 	p->step = arena_alloc(run, sizeof(*p->step));
+	router_open(p, run);
 	p->rope = make_rope(m, d, run);
 	linear_alloc_weight_casts(p, run);
 	if (arena_is_measuring(run))
@@ -179,6 +206,7 @@ void pass_release(struct pass *p)
 	free(p->in.host_pos);
 	free(p->in.host_ids);
 	p->in = (struct pass_rows){0};
+	dispatch_close(&p->experts);
 }
 
 void pass_step_begin(struct pass *p, const struct pass_step *step)
@@ -188,6 +216,7 @@ void pass_step_begin(struct pass *p, const struct pass_step *step)
 
 void pass_loss_begin(struct pass *p)
 {
+	router_begin(p);
 	p->d->k->zero(p->d, mat(p->loss, 1, EXACT_FLOATS));
 }
 
@@ -256,7 +285,7 @@ void pass_recompute(
 	BUG_ON(how == RECOMPUTE_AUTO);
 	p->recompute = how;
 	p->recompute_every = every;
-	block_alloc_shared(p, &p->shared, micro);
+	block_alloc_shared(p, p->shared, micro);
 }
 
 /* Returns the lowest layer of the stage with a backward, or st->end. */
@@ -328,11 +357,13 @@ int stage_first_unit(const struct pass *p, const struct stage *st, bool backward
 	return st->embeds ? 0 : layer_unit(st->first);
 }
 
-/* Returns true if this rank calls the layers. With tiles, which are gathered within a layer, even a
- * rank without a micro-batch does: from stale activations, and its leaves are not used. */
+/* Returns true if this rank calls the layers. With tiles, which are gathered within a layer, or if
+ * ranks divide the experts, even a rank without a micro-batch does: from stale activations, and its
+ * leaves are not used. */
 static bool runs_layers(const struct pass *p)
 {
-	return !p->micro.empty || p->store->c.tile;
+	bool serves_others = p->experts.c && p->experts.c->size > 1;
+	return !p->micro.empty || p->store->c.tile || serves_others;
 }
 
 /* Begins the profiler range of a block; device_range_end() ends it. */

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/model.h"
+#include "parallel/dispatch.h"
 
 /* The precision of matmuls, see linear.c. */
 enum precision { PRECISION_FP32, PRECISION_BF16, PRECISION_FP16, PRECISION_FLOAT8 };
@@ -11,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 8 };
+enum { SUBLAYER_MATS = 14 };
 struct sublayer_acts {
 	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
 	struct mat h;		     /* [chunk][row][dim], output of the norm */
@@ -120,6 +121,9 @@ struct pass_config {
 	bool plain_kernels;  /* no fused kernels */
 	bool cp_rounds;	     /* rounds sums of attention to bf16 between chunks */
 	struct xent_terms loss_terms; /* in training */
+	/* The rows of experts that a rank has memory for, as a multiple of the balanced number, if
+	 * ranks divide the experts; 0: for any number. */
+	double expert_room;
 	bool documents; /* attention stays within documents, and positions begin at 0 in each */
 };
 
@@ -127,6 +131,8 @@ struct pass_config {
 struct pass_step {
 	uint32_t number; /* step number, for the random numbers of dropout */
 	float loss_scale; /* scale of the gradient: fp16's loss scale / targets of the batch */
+	/* Factors of a row's balance loss and z-loss: coefficient x loss scale / tokens. */
+	float router_loss[2];
 };
 
 /* The current micro-batch, set by the caller. */
@@ -165,6 +171,16 @@ struct pass_ops {
 	void *context; /* argument of attend() and head() */
 };
 
+enum { ROUTER_BALANCE_LOSS, ROUTER_Z_LOSS, N_ROUTER_LOSSES };
+/* What the routers of a step count, in device memory; NULL: not counted. */
+struct router_state {
+	struct exact *
+		losses; /* [N_ROUTER_LOSSES]: sums over rows and layers, without factors */
+	int64_t *slots;	      /* [layer][expert]: slots in this rank's chunks in a step */
+	int64_t *model_slots; /* [expert]: slots of all layers in a micro-batch */
+	float *model_fractions; /* [expert] */
+};
+
 /* The context of forwards and backwards. */
 struct pass {
 	struct pass_config c;
@@ -174,7 +190,8 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t rows; /* rows of a chunk */
+	struct dispatch experts; /* c NULL: the model has no experts */
+	int64_t rows;		 /* rows of a chunk */
 	int64_t first_row,
 		stream_rows; /* this rank's rows of a chunk in the residual stream */
 	struct pass_rows in;
@@ -183,11 +200,12 @@ struct pass {
 	enum recompute recompute;
 	int64_t recompute_every; /* recomputes every Nth block of the model */
 	int lowest; /* first unit with a trained tensor, where the backward ends */
-	struct block_acts
-		shared; /* activations that are not kept: one buffer for all blocks */
+	/* activations that are not kept: one buffer for all blocks of a kind */
+	struct block_acts shared[LAYER_KINDS];
 	struct micro_batch micro;
 	struct pass_step *step; /* device memory */
 	struct exact *loss;	/* sum of the losses of local tokens, device memory */
+	struct router_state router;
 	const struct observer *observer; /* or NULL */
 };
 

@@ -33,7 +33,9 @@ struct opt {
 	enum opt_type type;
 	char letter;	  /* short option, or 0 */
 	const char *name; /* long option, config key, and PT_NAME in the environment */
-	const char *arg;  /* name of the value in help; OPT_ENUM lists its values */
+	/* name of the value in help; OPT_ENUM lists its values; OPT_GROUP: the manual page of the
+	 * options, such as "pt-experts", if it is not the program's */
+	const char *arg;
 	const char *def;  /* default, as text; NULL: zero, no, or unset */
 	size_t offset;	  /* offset of the value in the program's struct of options */
 	unsigned flags;

@@ -11,7 +11,7 @@
  * slices, which only some of the ranks that share them may use, as in an evaluation. */
 static bool reads_shards(const struct store *s)
 {
-	return s->impl->sharding.n > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
+	return is_sharded(s) && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
 }
 
 void amax_open(struct store *s, struct arena *run)

@@ -19,7 +19,7 @@ static int tp_run(const struct store *s, const struct tensor *t)
 static enum dtype gather_dtype(const struct store *s, const struct tensor *t)
 {
 	bool is_gathered =
-		(s->c.zero == 3 && s->impl->sharding.n > 1) || offloads_copies(s);
+		(s->c.zero == 3 && sharding_of(s, t)->n > 1) || offloads_copies(s);
 	if (!t->operand || !is_gathered)
 		return DT_F32;
 	return t->float8 && s->c.wire != DT_F32 ? DT_E4M3 : s->c.wire;
@@ -29,16 +29,28 @@ static enum dtype gather_dtype(const struct store *s, const struct tensor *t)
 static bool can_share_bucket(
 	const struct store *s, const struct tensor *a, const struct tensor *b)
 {
-	return a->frozen == b->frozen && a->users_per_slice == b->users_per_slice &&
-	       a->uses == b->uses && tp_run(s, a) == tp_run(s, b) &&
-	       gather_dtype(s, a) == gather_dtype(s, b);
+	return a->frozen == b->frozen && sharding_of(s, a) == sharding_of(s, b) &&
+	       a->users_per_slice == b->users_per_slice && a->uses == b->uses &&
+	       tp_run(s, a) == tp_run(s, b) && gather_dtype(s, a) == gather_dtype(s, b);
+}
+
+struct mesh_part sharding_ranks(const struct sharding *x)
+{
+	return (struct mesh_part){
+		.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP),
+		.data_every = x->ep};
+}
+
+struct mesh_part sharding_replica(const struct sharding *x)
+{
+	return (struct mesh_part){
+		.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP), .data_every = x->ep};
 }
 
 /* Returns the ranks that share the slices of a tensor. */
 static struct mesh_part ranks_of(const struct store *s, const struct tensor *t)
 {
-	struct mesh_part part = {
-		.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+	struct mesh_part part = sharding_ranks(sharding_of(s, t));
 	if (tp_run(s, t) > 1) {
 		part.axes |= AXIS_BIT(AXIS_TP);
 		part.tp_run = tp_run(s, t);
@@ -48,7 +60,8 @@ static struct mesh_part ranks_of(const struct store *s, const struct tensor *t)
 
 int shard_at(const struct sharding *x, const struct mesh *m, const int coord[N_AXES])
 {
-	return x->n == 1 ? 0 : coord[AXIS_FSDP] * m->degree[AXIS_CP] + coord[AXIS_CP];
+	int index = coord[AXIS_FSDP] * m->degree[AXIS_CP] + coord[AXIS_CP];
+	return x->n == 1 ? 0 : index / x->ep;
 }
 
 /* ---- the tensors of a bucket ----------------------------------------------------- */
@@ -60,10 +73,12 @@ static void add_entry(struct bucket *b, struct tensor *t, int slice)
 	b->entry = xrealloc(b->entry, (size_t)(b->n_entries + 1) * sizeof(*b->entry));
 	b->entry[b->n_entries++] = (struct entry){.t = t,
 		.slice = slice,
-		.rows = is_vector ? t->cols : t->rows,
+		.rows = is_vector ? t->cols : t->held_rows,
 		.cols = is_vector ? 1 : t->cols,
-		.pos = b->n};
-	b->n += round_up(t->rows * t->cols, ALIGN);
+		.pos = b->n,
+		.n_expert_leaves =
+			t->experts ? xcalloc((size_t)t->experts, sizeof(int64_t)) : NULL};
+	b->n += round_up(t->held_rows * t->cols, ALIGN);
 }
 
 /* Returns the floats of the slices in a unit that may share a bucket with `like`. */
@@ -73,7 +88,7 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
 		if (t->unit == unit && can_share_bucket(s, t, like))
-			n += t->local * round_up(t->rows * t->cols, ALIGN);
+			n += t->local * round_up(t->held_rows * t->cols, ALIGN);
 	}
 	return n;
 }
@@ -127,8 +142,10 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 		n += unit_floats(s, like, --first);
 	o->bucket = xrealloc(o->bucket, (size_t)(o->n_buckets + 1) * sizeof(*o->bucket));
 	struct bucket *b = &o->bucket[o->n_buckets];
-	*b = (struct bucket){
-		.store = s, .first_unit = id, .last_unit = id, .sharding = &o->sharding};
+	*b = (struct bucket){.store = s,
+		.first_unit = id,
+		.last_unit = id,
+		.sharding = sharding_of(s, like)};
 	add_entries(s, b, like, slice, first, 2);
 	add_entries(s, b, like, slice, first, 1); /* so that matrices are adjacent */
 	for (int i = 0; i < b->n_entries; i++)
@@ -212,10 +229,12 @@ struct store_rows store_rows_of(
 	int coord[N_AXES];
 	mesh_coordinates(s->c.mesh->degree, rank, coord);
 	const struct entry *e = entry_of(s, t, t->first + i);
-	int shard = shard_at(bucket_of(s, t, t->first + i)->sharding, s->c.mesh, coord);
+	const struct sharding *x = sharding_of(s, t);
+	int shard = shard_at(x, s->c.mesh, coord);
+	int place = mesh_data_index(s->c.mesh->degree, coord) % x->ep;
 	return (struct store_rows){
 		.slice = tensor_slice(t, coord[AXIS_TP] * s->c.part.local) + i,
-		.first = e->bounds[shard],
+		.first = (x->ep > 1 ? place * t->held_rows : 0) + e->bounds[shard],
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
 
@@ -230,15 +249,26 @@ static void make_buckets(struct store *s, bool frozen)
 	}
 }
 
+/* Sets the shards, and creates their group. Collective. */
+static void init_sharding(struct store *s, struct sharding *x)
+{
+	struct mesh *m = s->c.mesh;
+	int ranks = m->degree[AXIS_FSDP] * m->degree[AXIS_CP];
+	bool has_experts = x == &s->impl->sharding[SHARDING_EXPERTS];
+	x->ep = has_experts && s->c.part.ep > 1 ? s->c.part.ep : 1;
+	x->c = mesh_group(m, sharding_replica(x));
+	x->n = s->c.zero && ranks > x->ep ? ranks / x->ep : 1;
+	x->own = shard_at(x, m, m->coord);
+}
+
 void buckets_make(struct store *s)
 {
 	int n = s->c.n_tensors * s->c.part.local;
 	s->impl->location = xcalloc((size_t)n, sizeof(*s->impl->location));
 	for (int i = 0; i < n; i++)
 		s->impl->location[i].bucket = -1;
-	struct sharding *x = &s->impl->sharding;
-	x->n = s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
-	x->own = shard_at(x, s->c.mesh, s->c.mesh->coord);
+	for (int k = 0; k < N_SHARDINGS; k++)
+		init_sharding(s, &s->impl->sharding[k]);
 	/* creating a group is collective, even for stages without such a tensor */
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, ranks_of(s, &s->c.tensors[i]));
@@ -260,6 +290,7 @@ void buckets_free(struct store *s)
 		for (int k = 0; k < b->n_entries; k++) {
 			free(b->entry[k].bounds);
 			free(b->entry[k].packed);
+			free(b->entry[k].n_expert_leaves);
 		}
 		for (int k = 0; k < b->sharding->n; k++)
 			free(b->shard[k].run);

@@ -9,11 +9,14 @@
 struct entry {
 	struct tensor *t;
 	int slice;
-	int64_t rows, cols; /* an element of a vector is a row */
+	int64_t rows, cols; /* held rows; an element of a vector is a row */
 	int64_t pos;	    /* offset in the bucket's vector */
-	int64_t *bounds;    /* [shards + 1]: shard i is rows [bounds[i], bounds[i + 1]) */
-	int64_t *packed;    /* [shards]: offset of these rows in the packed shard */
-	int64_t n_leaves;   /* leaves that this rank has written for the next sum */
+	int64_t *
+		bounds; /* [shards + 1]: shard i is held rows [bounds[i], bounds[i + 1]) */
+	int64_t *packed;  /* [shards]: offset of these rows in the packed shard */
+	int64_t n_leaves; /* leaves that this rank has written for the next sum */
+	int64_t *
+		n_expert_leaves; /* [experts]: leaves that have rows of the expert; or NULL */
 };
 
 /* The queue and the memory that all sums of a group of ranks share. */
@@ -38,6 +41,7 @@ struct bucket_leaves {
 	float *memory; /* [n]: where leaves are written */
 	int64_t *sum;  /* [n]: this rank's sum, if it may have several leaves in a turn */
 	int64_t per_turn; /* leaves per element that this rank writes in a full turn */
+	int64_t last; /* leaves per element that it writes in a turn of the last round */
 	int64_t pos; /* offset in the store's buffer for leaves (contiguous, several leaves) */
 };
 
@@ -81,11 +85,13 @@ struct bucket_gather {
 	int64_t *staged_at; /* [shards + 1]: offsets in `staging`; NULL: not computed */
 };
 
-/* How buckets are sharded. */
+/* How buckets are sharded: the buckets of stacks of experts, and all other buckets. */
+enum sharding_kind { SHARDING_DENSE, SHARDING_EXPERTS, N_SHARDINGS };
 struct sharding {
 	struct comm *c; /* one rank per shard */
 	int n, own;	/* number of shards, and this rank's shard */
 	int host_run;	/* ranks per host, if gradients are summed by host; else 0 */
+	int ep; /* only every ep-th rank along dp, fsdp and cp has the same experts; else 1 */
 };
 
 /* Slices of adjacent units that the same ranks reduce and gather, as one vector. */
@@ -124,6 +130,9 @@ struct bucket {
 /* bucket.c */
 void buckets_make(struct store *s);
 void buckets_free(struct store *s);
+/* Return the ranks that share a bucket, except along tp, and the ranks of one replica. */
+struct mesh_part sharding_ranks(const struct sharding *x);
+struct mesh_part sharding_replica(const struct sharding *x);
 /* Returns the shard of the rank with these coordinates in the mesh. */
 int shard_at(const struct sharding *x, const struct mesh *m, const int coord[N_AXES]);
 

@@ -36,9 +36,6 @@ static void release_sum_group(struct sum_group *g)
 	free(g->ranks);
 }
 
-static const struct mesh_part data_ranks = {
-	.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
-
 static bool sums_gradients(const struct store *s)
 {
 	return s->c.microbatches.n_micro > 0;
@@ -52,9 +49,9 @@ static bool is_hybrid(const struct store *s, const struct sharding *x)
 }
 
 /* Returns the ranks per host if gradients are summed by host, else 0 (one sum, or HSDP). */
-static int choose_host_run(const struct store *s, int n)
+static int choose_host_run(const struct store *s, const struct sharding *x)
 {
-	int run = mesh_ranks_per_host(s->c.mesh, data_ranks);
+	int run = mesh_ranks_per_host(s->c.mesh, sharding_ranks(x)), n = x->n;
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
 }
@@ -63,12 +60,11 @@ static int choose_host_run(const struct store *s, int n)
 static bool split_sums(const struct store *s, const struct sharding *x,
 	struct mesh_part *within, struct mesh_part *across)
 {
-	*within = *across = data_ranks;
+	*within = *across = sharding_ranks(x);
 	within->hosts = HOSTS_THIS;
 	across->hosts = HOSTS_ACROSS;
 	if (is_hybrid(s, x)) {
-		*within = (struct mesh_part){
-			.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
+		*within = sharding_replica(x);
 		*across = (struct mesh_part){.axes = AXIS_BIT(AXIS_DP)};
 	}
 	return x->host_run || is_hybrid(s, x);
@@ -76,12 +72,14 @@ static bool split_sums(const struct store *s, const struct sharding *x,
 
 void bucket_sums_make_groups(struct store *s)
 {
-	struct mesh_part within, across;
-	struct sharding *x = &s->impl->sharding;
-	x->host_run = choose_host_run(s, x->n);
-	if (split_sums(s, x, &within, &across)) {
-		mesh_group(s->c.mesh, within);
-		mesh_group(s->c.mesh, across);
+	for (int k = 0; k < N_SHARDINGS; k++) {
+		struct mesh_part within, across;
+		struct sharding *x = &s->impl->sharding[k];
+		x->host_run = choose_host_run(s, x);
+		if (split_sums(s, x, &within, &across)) {
+			mesh_group(s->c.mesh, within);
+			mesh_group(s->c.mesh, across);
+		}
 	}
 }
 
@@ -149,13 +147,16 @@ static void make_turns(struct store *s, struct bucket *b)
 	b->turns.n = rounds * (b->by_use ? 2 : 1);
 	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
 	b->leaves.per_turn = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, 0);
+	b->leaves.last = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, rounds - 1);
 	for (int k = 0; k < 2; k++) {
 		const struct sum_group *g = b->sums.first;
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
 		for (int r = 0; r < g->c->size; r++) {
-			int64_t n = bucket_leaves_per_turn(
-				s, b, g->ranks[r], k || rounds == 1 ? rounds - 1 : 0);
-			form[r] = n > 1 ? SUM_INT64 : n ? SUM_LEAF : SUM_NONE;
+			int64_t full = bucket_leaves_per_turn(s, b, g->ranks[r], 0);
+			int64_t n =
+				k ? bucket_leaves_per_turn(s, b, g->ranks[r], rounds - 1)
+				  : full;
+			form[r] = !n ? SUM_NONE : full > 1 ? SUM_INT64 : SUM_LEAF;
 		}
 		b->sums.form[k] = form;
 	}
@@ -217,18 +218,24 @@ void bucket_sums_release(struct bucket *b)
 
 /* ---- leaves ---------------------------------------------------------------------- */
 
+/* Returns the micro-batches that a data-parallel rank has in a turn. */
+static int64_t micros_per_turn(const struct microbatches *d, int data_rank, int64_t round)
+{
+	return d->round_robin ? microbatches_index(d, data_rank, round) < d->n_micro
+			      : microbatches_own(d, data_rank);
+}
+
 int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round)
 {
 	const struct mesh *m = s->c.mesh;
-	const struct microbatches *d = &s->c.microbatches;
-	int coord[N_AXES];
+	int coord[N_AXES], ep = b->sharding->ep;
+	int64_t micros = 0, chunks = s->c.chunks / m->degree[AXIS_CP];
 	mesh_coordinates(m->degree, rank, coord);
-	int data_rank = microbatches_rank(m->degree, coord);
-	int64_t micros = !d->round_robin
-				 ? microbatches_count(d, data_rank)
-				 : microbatches_index(d, data_rank, round) < d->n_micro;
-	int64_t chunks = s->c.chunks / m->degree[AXIS_CP];
+	int first = mesh_data_index(m->degree, coord) / ep * ep;
+	for (int i = first; i < first + ep; i++) /* the sources of the experts' rows */
+		micros += micros_per_turn(
+			&s->c.microbatches, i / m->degree[AXIS_CP], round);
 	return micros * chunks * min64(b->users, s->c.part.local) *
 	       (b->by_use ? 1 : b->uses);
 }

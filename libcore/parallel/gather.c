@@ -17,6 +17,12 @@ static bool is_narrow(const struct bucket *b)
 	return b->wire != DT_F32;
 }
 
+/* Returns true if the bucket's vector is gathered from several ranks. */
+static bool has_shards(const struct bucket *b)
+{
+	return b->sharding->n > 1;
+}
+
 /* Returns true if the vector is kept in 16 bits. Elements received in 8 bits are widened to fp32,
  * since a matmul casts its operand or the transposed one: 8 bits save traffic, but no memory. */
 static bool keeps_half_vector(const struct bucket *b)
@@ -115,7 +121,7 @@ static int64_t own_floats(const struct store *s, const struct bucket *b)
 	int64_t n = b->shard[b->sharding->own].n;
 	for (int k = 0; k < b->sharding->n && has_equal_offsets(s); k++)
 		n = max64(n, b->shard[k].n);
-	return params_offloaded(s) && b->sharding->n > 1 && !reads_copies(s, b)
+	return params_offloaded(s) && has_shards(b) && !reads_copies(s, b)
 		       ? round_up(n, 16)
 		       : 0;
 }
@@ -125,8 +131,8 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
 		return b->state[STORE_PARAM];
-	return b->sharding->n > 1 ? b->gather.staging + staging_floats(s, b)
-				  : b->gather.vector;
+	return has_shards(b) ? b->gather.staging + staging_floats(s, b)
+			     : b->gather.vector;
 }
 
 /* Returns this rank's shard in the type in which it is sent. */
@@ -187,7 +193,7 @@ static void gather_shards(
 {
 	scoped_ptr struct comm_block *all = xcalloc((size_t)b->sharding->n, sizeof(*all));
 	void *own = own_message(s, b);
-	BUG_ON(requests->c != b->sharding->c);
+	requests->c = b->sharding->c;
 	if (is_narrow(b) && !reads_copies(s, b))
 		narrow_own_shard(s, b, own);
 	for (int k = 0; k < b->sharding->n; k++)
@@ -265,8 +271,10 @@ void gather_model(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
 	struct arena *scratch = s->c.device->scratch;
-	struct comm_requests requests = {.c = o->sharding.c};
+	struct comm_requests requests = {.c = NULL};
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
+		if (!has_shards(b))
+			continue;
 		size_t mark = arena_mark(scratch);
 		float *staging = arena_floats(scratch, staging_floats(s, b));
 		/* (the staging buffer is allocated even if it is not used, for plans) */
@@ -285,24 +293,33 @@ void gather_model(struct store *s, bool frozen)
 
 /* ---- a unit ---------------------------------------------------------------------- */
 
-/* Returns the bucket of a unit that follows b (NULL: the first one), or NULL. */
+/* Returns the gathered or offloaded bucket of a unit that follows b (NULL: the first), or NULL. */
 static struct bucket *next_bucket(const struct store *s, int unit, struct bucket *b)
 {
 	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
 	b = b ? b + 1 : s->impl->bucket;
-	while (b < end && b->first_unit != unit)
+	while (b < end &&
+		(b->first_unit != unit || (!has_shards(b) && !params_offloaded(s))))
 		b++;
 	return b < end ? b : NULL;
+}
+
+/* Returns the messages of a bucket's unit over the ranks that share the bucket. */
+static struct comm_requests *bucket_requests(
+	const struct store *s, struct gathered *g, const struct bucket *b)
+{
+	return &g->requests[b->sharding - s->impl->sharding];
 }
 
 /* Starts the messages that gather a unit. */
 static void start_gather(struct store *s, struct gathered *g)
 {
-	if (s->impl->sharding.n == 1)
-		return;
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
-		gather_shards(s, b, &g->requests);
-	comm_start(&g->requests);
+		if (has_shards(b))
+			gather_shards(s, b, bucket_requests(s, g, b));
+	for (int k = 0; k < N_SHARDINGS; k++)
+		if (g->requests[k].n)
+			comm_start(&g->requests[k]);
 }
 
 /* Completes the gather of a unit. A second call does nothing. Offloaded parameters: the shards
@@ -315,7 +332,9 @@ static void finish_gather(struct store *s, struct gathered *g)
 		offload_wait(s, g->ticket);
 		start_gather(s, g);
 	}
-	comm_wait(&g->requests);
+	for (int k = 0; k < N_SHARDINGS; k++)
+		if (g->requests[k].c)
+			comm_wait(&g->requests[k]);
 	for (struct bucket *b = NULL; (b = next_bucket(s, g->unit, b));)
 		unpack_bucket(s, b);
 	if (params_offloaded(s) && g->unit < s->c.n_units)
@@ -465,15 +484,15 @@ void gather_open(struct store *s, bool measuring)
 	}
 	for (int i = 0; i < o->n_gathered; i++) {
 		o->gathered[i].unit = -1;
-		o->gathered[i].requests.c = o->sharding.c;
 		total += round_up(o->gathered[i].n, 16);
 	}
 	s->bytes.gathered = total * (int64_t)sizeof(float);
 	if (measuring)
 		arena_measure(&o->gather_memory, "gathered parameters");
 	else
-		comm_device_arena(o->sharding.c, s->c.device, &o->gather_memory,
-			"gathered parameters", (size_t)s->bytes.gathered);
+		comm_device_arena(o->sharding[SHARDING_DENSE].c, s->c.device,
+			&o->gather_memory, "gathered parameters",
+			(size_t)s->bytes.gathered);
 	for (int i = 0; i < o->n_gathered; i++)
 		o->gathered[i].memory = arena_floats(&o->gather_memory, o->gathered[i].n);
 }
@@ -484,7 +503,9 @@ void gather_close(struct store *s)
 	if (gathers_units(s))
 		gather_forget(s);
 	for (int i = 0; i < o->n_gathered; i++)
-		comm_requests_release(&o->gathered[i].requests);
+		for (int k = 0; k < N_SHARDINGS; k++)
+			comm_requests_release(&o->gathered[i].requests[k]);
 	free(o->gathered);
-	comm_device_arena_release(o->sharding.c, s->c.device, &o->gather_memory);
+	comm_device_arena_release(
+		o->sharding[SHARDING_DENSE].c, s->c.device, &o->gather_memory);
 }

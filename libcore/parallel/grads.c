@@ -80,8 +80,12 @@ static void allocate_host_sum(struct bucket *b, struct arena *a)
 
 static void reset_leaves(struct bucket *b)
 {
-	for (int i = 0; i < b->n_entries; i++)
-		b->entry[i].n_leaves = 0;
+	for (int i = 0; i < b->n_entries; i++) {
+		struct entry *e = &b->entry[i];
+		e->n_leaves = 0;
+		for (int k = 0; k < e->t->experts; k++)
+			e->n_expert_leaves[k] = 0;
+	}
 }
 
 /* Allocates the leaves of all buckets of a unit. */
@@ -293,13 +297,20 @@ static void open_shared(struct store *s, struct group_queue *q)
 	allocate_shared(s, q, &a);
 }
 
+/* Returns true if a rank may have a turn without a micro-batch, with contiguous micro-batches. */
+static bool has_empty_turns(const struct store *s)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	return m->lockstep && m->n_micro % m->ranks;
+}
+
 /* Returns the offset of a bucket's leaves, after leaves that may be written at the same time. */
 static int64_t leaves_offset(const struct store *s, const struct bucket *b)
 {
 	int64_t offset = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
-			x->leaves.per_turn > 1)
+			(x->leaves.per_turn > 1 || has_empty_turns(s)))
 			offset = max64(offset, x->leaves.pos + x->n);
 	return offset;
 }
@@ -312,7 +323,8 @@ static void assign_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		assign_queue(s, b->sums.first);
 		assign_queue(s, b->sums.last);
-		if (!has_contiguous_micros(s) || b->leaves.per_turn <= 1)
+		if (!has_contiguous_micros(s) ||
+			(b->leaves.per_turn <= 1 && !has_empty_turns(s)))
 			continue;
 		b->leaves.pos = leaves_offset(s, b);
 		o->n_leaves = max64(o->n_leaves, b->leaves.pos + b->n);
@@ -392,39 +404,54 @@ void grads_assign_lease(struct store *s, int unit)
 	allocate_unit(s, unit, &a);
 }
 
+/* Returns where a leaf is written. In a turn without a micro-batch (lockstep), layers may write
+ * leaves that nobody adds: in the common buffer, since the rank's only leaf may be complete. */
 static float *leaf_address(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool in_common_buffer = b->leaves.per_turn > 1 && has_contiguous_micros(s);
+	bool in_common_buffer =
+		has_contiguous_micros(s) &&
+		(b->leaves.per_turn > 1 || e->n_leaves == b->leaves.per_turn);
 	return (in_common_buffer ? s->impl->leaves + b->leaves.pos : b->leaves.memory) +
 	       e->pos;
 }
 
-struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
+/* Returns the buffer for a leaf. Round-robin: assigns memory to the unit's leaves first. */
+static struct mat leaf_memory(struct store *s, const struct tensor *t, int slice)
 {
-	struct device *d = s->c.device;
-	struct bucket *b = bucket_of(s, t, slice);
-	struct entry *e = entry_of(s, t, slice);
-	int64_t n = t->rows * t->cols;
-	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].pos : b->n;
-	int64_t gap = end - e->pos - n;
 	if (!has_contiguous_micros(s))
 		grads_assign_lease(s, unit_of(s, t, slice));
-	if (gap && b->leaves.per_turn <= 1) /* the sum over ranks adds the gap too */
-		d->k->zero(d, mat(leaf_address(s, b, e) + n, 1, gap));
-	return mat(leaf_address(s, b, e), t->rows, t->cols);
+	return mat(leaf_address(s, bucket_of(s, t, slice), entry_of(s, t, slice)),
+		t->held_rows, t->cols);
 }
 
-/* Counts a written leaf; with several leaves per turn, adds it to this rank's sum. */
-static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
+/* Zeroes the gap after an entry's only leaf, since the sum over ranks adds the gap too. */
+static void zero_gap(
+	struct store *s, const struct bucket *b, const struct entry *e, float *leaf)
 {
 	struct device *d = s->c.device;
-	BUG_ON(++e->n_leaves > b->leaves.per_turn);
-	if (b->leaves.per_turn <= 1)
-		return;
+	int64_t n = e->rows * e->cols;
+	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].pos : b->n;
+	int64_t gap = end - e->pos - n;
+	if (gap && b->leaves.per_turn <= 1)
+		d->k->zero(d, mat(leaf + n, 1, gap));
+}
+
+struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
+{
+	struct mat leaf = leaf_memory(s, t, slice);
+	zero_gap(s, bucket_of(s, t, slice), entry_of(s, t, slice), leaf.p);
+	return leaf;
+}
+
+/* Adds a leaf to elements [pos, ...) of this rank's sum; `add` false: overwrites them. */
+static void add_to_sum(
+	struct store *s, struct bucket *b, int64_t pos, struct mat x, bool add)
+{
+	struct device *d = s->c.device;
 	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = b->leaves.sum + e->pos,
-			.add = e->n_leaves > 1,
+		&(struct grid_sum){.sum = b->leaves.sum + pos,
+			.add = add,
 			.parts = &(struct grid_part){.leaf = x.p},
 			.n_parts = 1,
 			.leaf_type = x.type,
@@ -433,11 +460,19 @@ static void record_leaf(struct store *s, struct bucket *b, struct entry *e, stru
 		s->impl->grid);
 }
 
+/* Counts a written leaf; with several leaves per turn, adds it to this rank's sum. */
+static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
+{
+	BUG_ON(++e->n_leaves > b->leaves.per_turn || e->n_expert_leaves);
+	if (b->leaves.per_turn > 1)
+		add_to_sum(s, b, e->pos, x, e->n_leaves > 1);
+}
+
 void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	record_leaf(s, b, e, mat(leaf_address(s, b, e), t->rows, t->cols));
+	record_leaf(s, b, e, mat(leaf_address(s, b, e), t->held_rows, t->cols));
 }
 
 void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
@@ -448,6 +483,86 @@ void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct m
 	if (b->leaves.per_turn <= 1)
 		d->k->round(d, leaf, x, DT_F32, 1);
 	record_leaf(s, b, entry_of(s, t, slice), x);
+}
+
+/* ---- leaves of experts ------------------------------------------------------------- */
+
+/* Returns the first of an expert's rows among the held rows of a slice. */
+static int64_t held_row(const struct tensor *t, int64_t expert)
+{
+	int64_t row = expert * t->expert_rows - t->held_first;
+	BUG_ON(row < 0 || row >= t->held_rows);
+	return row;
+}
+
+struct mat store_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert)
+{
+	return mat_rows(leaf_memory(s, t, slice), held_row(t, expert), t->expert_rows);
+}
+
+/* Counts the written rows of an expert; with several leaves per turn, adds them to the sum. */
+static void record_block(
+	struct store *s, const struct tensor *t, int slice, int expert, struct mat x)
+{
+	struct bucket *b = bucket_of(s, t, slice);
+	struct entry *e = entry_of(s, t, slice);
+	int64_t n = ++e->n_expert_leaves[expert];
+	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
+	if (b->leaves.per_turn > 1)
+		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);
+}
+
+void store_leaf_block_done(struct store *s, const struct tensor *t, int slice, int expert)
+{
+	record_block(s, t, slice, expert, store_leaf_block(s, t, slice, expert));
+}
+
+void store_add_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert, struct mat x)
+{
+	struct device *d = s->c.device;
+	struct mat rows = store_leaf_block(s, t, slice, expert);
+	if (bucket_of(s, t, slice)->leaves.per_turn <= 1)
+		d->k->round(d, rows, x, DT_F32, 1);
+	record_block(s, t, slice, expert, x);
+}
+
+void store_leaves_written(struct store *s, const struct tensor *t, int slice, int64_t n)
+{
+	struct bucket *b = bucket_of(s, t, slice);
+	struct entry *e = entry_of(s, t, slice);
+	e->n_leaves += n; /* (a plan counts leaves of empty turns, too) */
+	BUG_ON(e->n_leaves > b->leaves.per_turn && !b->all.c->planned);
+}
+
+/* Zeroes a stack's leaf, or this rank's sum, for the experts that no leaf of the turn has. */
+static void zero_idle_experts(struct store *s, const struct bucket *b, struct entry *e)
+{
+	struct device *d = s->c.device;
+	const struct tensor *t = e->t;
+	int64_t block = t->expert_rows * e->cols, n = e->rows / t->expert_rows;
+	const int64_t *n_leaves = e->n_expert_leaves + t->held_first / t->expert_rows;
+	bool sums = b->leaves.per_turn > 1;
+	float *to = sums ? (float *)(void *)(b->leaves.sum + e->pos)
+			 : b->leaves.memory + e->pos;
+	int64_t width = sums ? SUM_INT64 : SUM_LEAF;
+	if (!sums)
+		zero_gap(s, b, e, to);
+	for (int64_t first = 0, end; first < n; first = end + 1) {
+		for (end = first; end < n && !n_leaves[end];)
+			end++;
+		if (end > first)
+			d->k->zero(d, mat(to + first * width * block, 1,
+					      (end - first) * width * block));
+	}
+}
+
+void grads_zero_idle_experts(struct store *s, struct bucket *b)
+{
+	for (int i = 0; i < b->n_entries; i++)
+		if (b->entry[i].t->experts && b->entry[i].n_leaves)
+			zero_idle_experts(s, b, &b->entry[i]);
 }
 
 void store_discard_leaves(struct store *s)

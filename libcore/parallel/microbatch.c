@@ -9,18 +9,27 @@ struct microbatches microbatches_assign(
 		.round_robin = zero >= 2 || offloads_grads};
 }
 
-int64_t microbatches_count(const struct microbatches *mb, int rank)
+int64_t microbatches_own(const struct microbatches *mb, int rank)
 {
 	if (mb->round_robin)
-		return ceil_div(mb->n_micro, mb->ranks);
+		return ceil_div(max64(0, mb->n_micro - rank), mb->ranks);
 	return part_begin(mb->n_micro, mb->ranks, rank + 1) -
 	       part_begin(mb->n_micro, mb->ranks, rank);
+}
+
+int64_t microbatches_count(const struct microbatches *mb, int rank)
+{
+	if (mb->round_robin || mb->lockstep)
+		return ceil_div(mb->n_micro, mb->ranks);
+	return microbatches_own(mb, rank);
 }
 
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i)
 {
 	if (mb->round_robin)
 		return i * mb->ranks + rank;
+	if (i >= microbatches_own(mb, rank))
+		return mb->n_micro;
 	return part_begin(mb->n_micro, mb->ranks, rank) + i;
 }
 

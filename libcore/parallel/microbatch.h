@@ -4,7 +4,10 @@
  * reduced over the ranks once per step. Round-robin: rank r has micro-batches r, r + ranks, ...,
  * and each round is reduced, so that a rank keeps only its shard of the gradient (which may be
  * offloaded) and the gradient of one micro-batch. A rank without a micro-batch in the last round
- * computes one with an index of n_micro or more, since other ranks need its shard of parameters. */
+ * computes one with an index of n_micro or more, since other ranks need its shard of parameters.
+ *
+ * With expert parallelism all ranks have the same number of turns, round-robin or not, since each
+ * computes the experts that it holds for the other ranks of its group. */
 #pragma once
 
 #include "base/base.h"
@@ -14,14 +17,17 @@ struct microbatches {
 	int64_t n_micro; /* per step, over all ranks */
 	int ranks;	 /* data-parallel ranks: dp x fsdp */
 	bool round_robin;
+	bool lockstep; /* all ranks have the same number of turns: expert parallelism */
 };
 
 /* Returns the assignment for the degrees of a mesh and the settings of a store. */
 struct microbatches microbatches_assign(
 	int64_t n_micro, const int degree[N_AXES], int zero, bool offloads_grads);
-/* Returns the number of micro-batches that a rank computes. */
+/* Returns the number of turns of a rank, with or without a micro-batch. */
 int64_t microbatches_count(const struct microbatches *mb, int rank);
-/* Returns the index in the step of a rank's i-th micro-batch. */
+/* Returns the number of micro-batches that a rank has. */
+int64_t microbatches_own(const struct microbatches *mb, int rank);
+/* Returns the index in the step of the micro-batch of a rank's turn i; n_micro or more: none. */
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
 /* Returns the data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int coord[N_AXES]);

@@ -2,6 +2,7 @@
  *   tensor.h      the tensor table: shapes, initialization, slices
  *   slices.h      virtual slices: tensor and sequence parallelism
  *   context.h     virtual chunks: context parallelism
+ *   dispatch.h    expert parallelism: rows of experts
  *   microbatch.h  micro-batches of the data-parallel ranks
  *   schedule.h    pipeline schedules as data
  *   store.h       the parameter store: replicated, sharded, offloaded

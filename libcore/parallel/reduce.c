@@ -14,9 +14,9 @@ static const enum sum_form *turn_contributions(const struct bucket *b)
 /* Aborts unless this rank wrote as many leaves as all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
-	enum sum_form form = turn_contributions(b)[b->sums.first->c->rank];
+	int64_t n = b->turns.last_round ? b->leaves.last : b->leaves.per_turn;
 	for (int i = 0; i < b->n_entries && !b->all.c->planned; i++)
-		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.per_turn : 0));
+		BUG_ON(b->entry[i].n_leaves != n);
 }
 
 static const struct sum_plan *row_sum_plan(
@@ -201,6 +201,7 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
 	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
 	BUG_ON(t->now >= t->n);
+	grads_zero_idle_experts(s, b);
 	b->row = 0;
 	b->end = current_plan(s, b)->n_turn_rows;
 	run_due_rows(s, b, false);

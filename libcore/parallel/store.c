@@ -4,14 +4,17 @@
 
 /* ---- parts ----------------------------------------------------------------------- */
 
-/* Appends a part to a list, unless it is empty. n: trained parts; n_held: all parts. */
+/* Appends a part to a list, cut where its rows are not adjacent in the whole tensor. n: trained
+ * parts; n_held: all parts. */
 static void append_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
 {
-	if (!part.rows)
-		return;
-	*list = xrealloc(*list, (size_t)(*n_held + 1) * sizeof(**list));
-	(*list)[(*n_held)++] = part;
-	*n += !part.t->frozen;
+	int64_t adjacent = tensor_adjacent_rows(part.t), end = part.row + part.rows;
+	for (int64_t row = part.row, next; row < end; row = next) {
+		next = min64(end, (row / adjacent + 1) * adjacent);
+		*list = xrealloc(*list, (size_t)(*n_held + 1) * sizeof(**list));
+		(*list)[(*n_held)++] = part_rows(part, row - part.row, next - part.row);
+		*n += !part.t->frozen;
+	}
 }
 
 /* Returns this rank's shard of an entry. */
@@ -22,7 +25,7 @@ static struct part shard_part(
 	int64_t pos = e->packed[k];
 	struct part x = {.t = e->t,
 		.slice = e->slice,
-		.row = e->bounds[k],
+		.row = e->t->held_first + e->bounds[k],
 		.rows = e->bounds[k + 1] - e->bounds[k],
 		.cols = e->cols,
 		.pos = b->pos + pos,
@@ -187,14 +190,12 @@ struct store *store_new(const struct store_config *c, struct arena *run)
 	s->after = -1;
 	store_groups_begin(&s->c.groups);
 	s->impl = xcalloc(1, sizeof(*s->impl));
-	s->impl->sharding.c = mesh_group(c->mesh,
-		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
 	if (c->mesh->degree[AXIS_PP] > 1 &&
 		!c->has_both_ends) /* collective, although only the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
-	BUG_ON(offloads_params(c->offload) && s->impl->sharding.n > 1 && c->zero < 3);
+	BUG_ON(offloads_params(c->offload) && is_sharded(s) && c->zero < 3);
 	BUG_ON(is_offloaded(s, STORE_GRAD) && !c->microbatches.round_robin);
 	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
 	s->impl->grid = arena_alloc(run, sizeof(*s->impl->grid));
@@ -203,7 +204,7 @@ struct store *store_new(const struct store_config *c, struct arena *run)
 	place_state(s, run);
 	offload_open(s, run);
 	amax_open(s, run);
-	if (is_offloaded(s, STORE_PARAM) || (s->impl->sharding.n > 1 && c->zero == 3))
+	if (is_offloaded(s, STORE_PARAM) || (is_sharded(s) && c->zero == 3))
 		gather_open(s, measuring);
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
@@ -258,15 +259,15 @@ struct mat store_param(struct store *s, const struct tensor *t, int slice)
 	const struct bucket *b = bucket_of(s, t, slice);
 	BUG_ON(!b->gather.whole && !b->gather.copy);
 	return mat(b->gather.whole ? b->gather.whole + entry_of(s, t, slice)->pos : NULL,
-		t->rows, t->cols);
+		t->held_rows, t->cols);
 }
 
 struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 {
 	const struct bucket *b = bucket_of(s, t, slice);
 	int64_t pos = entry_of(s, t, slice)->pos * dtype_bytes(s->c.copy);
-	return mat_typed(b->gather.copy ? b->gather.copy + pos : NULL, t->rows, t->cols,
-		s->c.copy);
+	return mat_typed(b->gather.copy ? b->gather.copy + pos : NULL, t->held_rows,
+		t->cols, s->c.copy);
 }
 
 void store_refresh_copies(struct store *s, int64_t pos, int64_t n)
@@ -276,7 +277,7 @@ void store_refresh_copies(struct store *s, int64_t pos, int64_t n)
 	for (const struct bucket *b = s->impl->bucket; b < end; b++) {
 		int64_t begin = max64(0, pos - b->pos);
 		int64_t len = min64(b->n, pos + n - b->pos) - begin;
-		if (b->gather.copy && len > 0)
+		if (b->gather.copy && b->sharding->n == 1 && len > 0)
 			d->k->round(d,
 				mat_typed(b->gather.copy + begin * dtype_bytes(s->c.copy),
 					1, len, s->c.copy),
@@ -302,7 +303,7 @@ void store_updated(struct store *s, bool copies)
 		store_refresh_copies(s, 0, s->impl->n_floats);
 		offload_copies(s);
 	}
-	if (s->impl->sharding.n > 1 && s->c.zero < 3)
+	if (is_sharded(s) && s->c.zero < 3)
 		gather_model(s, !copies);
 }
 
@@ -510,7 +511,7 @@ void store_write_rows(
 bool store_is_whole(const struct store *s)
 {
 	const int *degree = s->c.mesh->degree;
-	return !s->c.zero && !s->c.offload && !s->c.offload_outer &&
+	return !s->c.zero && !s->c.offload && !s->c.offload_outer && s->c.part.ep <= 1 &&
 	       degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
 }
 

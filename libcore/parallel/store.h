@@ -88,7 +88,7 @@ struct store_config {
 	struct device *device;
 	struct tensor *tensors; /* after tensors_place() */
 	int n_tensors, n_units;
-	struct tensor_part part; /* the argument of tensors_place() */
+	struct tensor_part part; /* the argument of tensors_place(), with ep and place */
 	bool has_both_ends; /* one rank has both the first and the last pipeline stage */
 	int chunks;	    /* virtual chunks per micro-batch */
 	struct microbatches microbatches; /* n_micro 0: no gradients */
@@ -185,7 +185,8 @@ void store_done(struct store *s, int unit, bool backward);
  * store_reduce() while the unit is in use; -1: without tiles the slice belongs to the unit. */
 enum { N_TILES = 6 };
 int store_tile_unit(const struct store *s, int unit, int tile, int slice);
-/* Returns a slice of a parameter in fp32; a vector is one row. p NULL: only a copy exists. */
+/* Returns a slice of a parameter in fp32; a vector is one row. A stack of experts has only the rows
+ * of this rank's experts (tensor.held_rows). p NULL: only a copy exists. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
 /* Returns the copy of a slice in store_config.copy; p is NULL if there is none. */
 struct mat store_operand(struct store *s, const struct tensor *t, int slice);
@@ -198,6 +199,18 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* Adds a leaf that is in x, of any type. x may be overwritten afterwards. */
 void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
+/* The leaf of a stack of experts is written expert by expert: returns the buffer for the rows of an
+ * expert, store_leaf_block_done() follows when they are written. An expert that is left out counts
+ * as zero. store_leaves_written() follows when n leaves are complete. `expert` counts all experts
+ * of the layer. Leaves may be interleaved, but an expert has one buffer. */
+struct mat store_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert);
+void store_leaf_block_done(
+	struct store *s, const struct tensor *t, int slice, int expert);
+/* Adds an expert's rows of a leaf that are in x, of any type. x may be overwritten afterwards. */
+void store_add_leaf_block(
+	struct store *s, const struct tensor *t, int slice, int expert, struct mat x);
+void store_leaves_written(struct store *s, const struct tensor *t, int slice, int64_t n);
 /* Reduces a unit's gradients, after all its leaves in a micro-batch are written: in each round, or
  * after this rank's last micro-batch (microbatch.h). `use` is 0, but the uses of a tied weight's
  * tile are reduced separately: first 1 (the output layer), then 0. */

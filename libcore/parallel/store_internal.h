@@ -19,7 +19,7 @@ struct gathered {
 	uint64_t ticket; /* ticket of the last read from the offload backend */
 	float *memory;
 	int64_t n;
-	struct comm_requests requests; /* messages of its buckets */
+	struct comm_requests requests[N_SHARDINGS]; /* messages of its buckets */
 };
 
 /* The bucket and the entry of a slice of a tensor. */
@@ -54,8 +54,8 @@ struct store_impl {
 	int64_t placed_bytes; /* gradient memory that belongs to single buckets */
 	float *leaves; /* [n_leaves], contiguous micro-batches: leaves until they are added */
 	int64_t n_leaves;
-	uint64_t *hashes;	  /* [n_buckets + 1], device memory */
-	struct sharding sharding; /* over fsdp x cp, for all buckets */
+	uint64_t *hashes;		       /* [n_buckets + 1], device memory */
+	struct sharding sharding[N_SHARDINGS]; /* over fsdp x cp */
 	struct arena grad_memory, gather_memory;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
@@ -116,6 +116,18 @@ static inline struct entry *entry_of(
 	return &bucket_of(s, t, slice)->entry[location_of(s, t, slice)->entry];
 }
 
+/* Returns how the bucket of a tensor is sharded. */
+static inline struct sharding *sharding_of(const struct store *s, const struct tensor *t)
+{
+	return &s->impl->sharding[t->experts ? SHARDING_EXPERTS : SHARDING_DENSE];
+}
+
+/* Returns true if any bucket is sharded. Stacks have at most as many shards as other tensors. */
+static inline bool is_sharded(const struct store *s)
+{
+	return s->impl->sharding[SHARDING_DENSE].n > 1;
+}
+
 /* Returns how many floats of a group this rank has. */
 static inline int64_t group_floats(const struct store *s, int group)
 {
@@ -133,6 +145,8 @@ void grads_close(struct store *s);
 void grads_assign_lease(struct store *s, int unit);
 /* Assigns the memory for sums to a unit (offloaded gradients), after the previous unit's sums. */
 void grads_assign_sums(struct store *s, int unit);
+/* Zeroes the rows of stacks that the leaves of a turn leave out, after all of them are written. */
+void grads_zero_idle_experts(struct store *s, struct bucket *b);
 /* Returns the leaves' memory of a bucket's unit. It is free once all leaves are added. */
 float *grads_free_leaves(const struct store *s, const struct bucket *b);
 

@@ -25,6 +25,16 @@ void tensors_place(struct tensor *t, int n, const struct tensor_part *part)
 		else
 			t->rows /= t->slices;
 		BUG_ON(t->rows * t->cols * t->slices != tensor_size(t));
+		t->expert_rows = t->experts ? t->rows / t->experts : 0;
+		BUG_ON(t->experts && t->rows % t->experts);
+		BUG_ON(t->blocks && (t->ndim == 1 || t->rows % t->blocks));
+		t->held_rows = t->rows;
+		t->held_first = 0;
+		if (t->experts && part->ep > 1) {
+			BUG_ON(t->experts % part->ep || t->ndim == 1);
+			t->held_rows /= part->ep;
+			t->held_first = part->place * t->held_rows;
+		}
 	}
 }
 
@@ -44,5 +54,14 @@ int64_t tensor_index(const struct tensor *t, int slice, int64_t row)
 		return slice * t->cols + row;
 	if (t->tp_split == TP_SPLIT_COLS)
 		return row * t->dims[1] + slice * t->cols;
-	return (slice * t->rows + row) * t->cols;
+	int64_t block_rows = tensor_adjacent_rows(t), block = row / block_rows;
+	return ((block * t->slices + slice) * block_rows + row % block_rows) * t->cols;
+}
+
+int64_t tensor_adjacent_rows(const struct tensor *t)
+{
+	bool interleaves = t->tp_split == TP_SPLIT_ROWS && t->slices > 1;
+	if (t->ndim == 1)
+		return t->cols;
+	return t->blocks && interleaves ? t->rows / t->blocks : t->rows;
 }

@@ -33,8 +33,15 @@ struct tensor {
 	/* The maximum number of slices; 0: one per virtual slice. Key and value weights have one
 	 * slice per key/value head, which several virtual slices may share. */
 	int max_slices;
+	/* The number of experts whose matrices it stacks, [expert][rows]; 0: no stack. A leaf of a
+	 * stack's gradient is written expert by expert, see store_leaf_block(). */
+	int experts;
+	/* Blocks of rows that TP_SPLIT_ROWS splits one by one: a slice has some rows of every
+	 * block. A multiple of `experts`; 0: one block. */
+	int blocks;
 	/* With --tile: its tile in the unit, from 1 to N_TILES - 1; 0: used with the whole unit. */
 	int tile;
+	double active; /* the fraction of the elements that a token is multiplied with */
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
 	/* An operand that matmuls cast to float8 with one scale for the whole tensor. */
@@ -44,7 +51,11 @@ struct tensor {
 	int slices;	     /* number of slices of the whole tensor */
 	int users_per_slice; /* virtual slices that use the same slice */
 	int64_t rows, cols; /* shape of a slice; a vector is one row of `cols` elements */
-	int first, local;   /* slices [first, first + local) are on this rank */
+	int64_t expert_rows; /* rows of an expert's matrix in a slice; 0: not a stack */
+	int first, local;    /* slices [first, first + local) are on this rank */
+	/* Rows [held_first, held_first + held_rows) of these slices are on this rank: the rows of
+	 * its experts, or all rows. */
+	int64_t held_first, held_rows;
 };
 
 /* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
@@ -52,6 +63,9 @@ struct tensor {
 struct tensor_part {
 	int n, first, local;
 	const bool *used;
+	/* Expert parallelism: the experts of a stack are divided among `ep` ranks (0: not), and
+	 * this rank has part `place`. */
+	int ep, place;
 };
 
 /* Sets the shapes of slices, and which slices are on this rank, for n tensors. */
@@ -74,3 +88,6 @@ int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);
 /* Returns the index in the whole tensor of the first element of a slice's row (vector: element). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
+/* Returns n for which rows [0, n), [n, 2n), ... of a slice are adjacent in the whole tensor too
+ * (elements of a vector). */
+int64_t tensor_adjacent_rows(const struct tensor *t);

@@ -61,6 +61,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
 	p->sent = (double)mesh_bytes_sent(&t->mesh);
+	p->sent_rows = (double)t->pass.experts.sent;
 	for (int i = 0; (c = mesh_group_at(&t->mesh, i)); i++)
 		if (c->sent)
 			find_or_add_group(p, c->name)->sent += (double)c->sent;
@@ -87,7 +88,7 @@ static void count_state(struct trainer *t, struct plan *p)
 					  ? offload_staging_bytes(p->store.offloaded)
 					  : 0;
 	p->data_bytes =
-		2 * layout_own_micro(&t->layout.microbatches, t->layout.data_rank) *
+		2 * microbatches_own(&t->layout.microbatches, t->layout.data_rank) *
 		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
 	p->copy_bytes = state_copy_bytes(t);
 	if (t->o.sample_every && t->world->rank == 0)
@@ -159,6 +160,7 @@ static void plan_step_by_extrapolation(const struct train_opts *o, struct model 
 	plan_step(o, m, rank, few + ranks, &more);
 	p->step_flops += n_further * (more.step_flops - p->step_flops);
 	p->sent += n_further * (more.sent - p->sent);
+	p->sent_rows += n_further * (more.sent_rows - p->sent_rows);
 	p->read += n_further * (more.read - p->read);
 	p->written += n_further * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
@@ -455,6 +457,8 @@ static void print_work(const struct train_opts *o, const struct model *m,
 	char text[NUM_TEXT];
 	str_puts(out,
 		"# work: N parameters without positions, L layers, C dim, T context\n");
+	if (m->c.experts)
+		str_puts(out, "# N counts the experts that compute a token\n");
 	if (model_attended(m) < (double)m->c.context)
 		str_printf(out,
 			"# T is 2 W - W^2/T in a layer with a window W, and %.6g as a mean\n",

@@ -24,6 +24,7 @@ struct plan {
 	int64_t pinned_bytes; /* on a GPU's host: offloaded state, or buffers for a file */
 	double step_flops;    /* FLOPs of this rank's GEMMs per step */
 	double sent;	      /* bytes that this rank sends per step */
+	double sent_rows;     /* of these, rows of experts, as if experts were balanced */
 	double read, written; /* bytes that --offload moves per step */
 	int64_t edit_bytes;   /* buffers for pseudo-gradients of other workers */
 	/* bytes per synchronization: sent, read and written by --edit-offload or --offload */

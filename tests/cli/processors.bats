@@ -46,6 +46,15 @@ each_isa() { # HASH OPTION...
 	each_isa 0xf6acdaa636df413e -a llama --dtype bf16 --optimizer muon
 }
 
+@test "a mixture of experts in fp32, bf16 and fp16 has these bits on every processor" {
+	plain_shard
+	each_isa 0xfefb81411d18d720 -a llama --experts 8 --expert-dim 96 --router-z-loss 0.01
+	each_isa 0xdca2c8c8df02be63 -a llama --experts 16 --experts-per-token 4 --expert-dim 48 \
+		--shared-expert-dim 64 --router sigmoid --router-groups 4 --router-top-groups 2 --router-bias 0.01 --dtype bf16
+	each_isa 0xaea9c5a5cf2e6b3a -a llama --experts 6 --expert-dim 40 --shared-expert-dim 64 \
+		--shared-expert-gate --no-router-norm --dtype fp16 --balance-over sequence
+}
+
 @test "nor does it matter which variants of its functions the C library chooses" {
 	plain_shard
 	local all

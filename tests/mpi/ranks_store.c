@@ -53,6 +53,9 @@ static float leaf_value(const struct tensor *t, int64_t index, const struct leaf
 {
 	if (is_odd(t, at))
 		return odd.value;
+	if (t->experts && store_expert_is_idle(t, index * t->experts / tensor_size(t),
+				  at->micro, at->chunk))
+		return 0;
 	uint64_t key[] = {hash_str(t->name), (uint64_t)index, (uint64_t)at->micro,
 		(uint64_t)at->use, (uint64_t)at->chunk, (uint64_t)at->user};
 	uint64_t h = hash_bytes(key, sizeof(key), 0);
@@ -61,30 +64,83 @@ static float leaf_value(const struct tensor *t, int64_t index, const struct leaf
 
 /* ---- a step ---------------------------------------------------------------------- */
 
+/* Writes the rows of a leaf from `first` on. */
+static void write_leaf(const struct tensor *t, int slice, int64_t first, struct mat x,
+	const struct leaf *at)
+{
+	for (int64_t r = 0; r < x.rows; r++)
+		for (int64_t c = 0; c < x.cols; c++)
+			((float *)x.p)[r * x.cols + c] =
+				leaf_value(t, tensor_index(t, slice, first + r) + c, at);
+}
+
+/* Writes a leaf of a stack expert by expert, half of them from memory of their own. */
+static void push_experts(
+	struct store *s, const struct tensor *t, int slice, const struct leaf *at)
+{
+	int first = (int)(t->held_first / t->expert_rows);
+	int n = (int)(t->held_rows / t->expert_rows);
+	for (int k = first; k < first + n; k++) {
+		float own[64];
+		if (store_expert_is_idle(t, k, at->micro, at->chunk))
+			continue;
+		struct mat x = k % 2 ? mat(own, t->expert_rows, t->cols)
+				     : store_leaf_block(s, t, slice, k);
+		BUG_ON(k % 2 && mat_size(x) > (int64_t)ARRAY_LEN(own));
+		write_leaf(t, slice, k * t->expert_rows, x, at);
+		if (k % 2)
+			store_add_leaf_block(s, t, slice, k, x);
+		else
+			store_leaf_block_done(s, t, slice, k);
+	}
+	store_leaves_written(s, t, slice, 1);
+}
+
+/* Writes the leaves of a stack, from the rows of all ranks with which this one divides the experts. */
+static void push_stack(struct store *s, const struct tensor *t, int slice, int64_t turn)
+{
+	const struct mesh *m = s->c.mesh;
+	const struct microbatches *micros = &s->c.microbatches;
+	int cp = m->degree[AXIS_CP], chunks = s->c.chunks / cp,
+	    ep = (int)max64(1, s->c.part.ep);
+	int first = mesh_data_index(m->degree, m->coord) / ep * ep;
+	for (int i = first; i < first + ep; i++) {
+		int64_t micro = microbatches_index(micros, i / cp, turn);
+		for (int c = 0; c < chunks && micro < micros->n_micro; c++)
+			push_experts(s, t, slice,
+				&(struct leaf){micro + worker.number * micros->n_micro, 0,
+					i % cp * chunks + c, 0});
+	}
+}
+
 static void push(struct store *s, const struct tensor *t, int virtual_slice, int chunk,
 	int use, int64_t micro)
 {
 	struct leaf at = {micro + worker.number * s->c.microbatches.n_micro, use, chunk,
 		tensor_slice_user(t, virtual_slice)};
 	int slice = tensor_slice(t, virtual_slice);
-	struct mat x = store_leaf(s, t, slice);
-	for (int64_t r = 0; r < x.rows; r++)
-		for (int64_t c = 0; c < x.cols; c++)
-			((float *)x.p)[r * x.cols + c] =
-				leaf_value(t, tensor_index(t, slice, r) + c, &at);
-	if (micro < s->c.microbatches.n_micro)
+	bool counts = micro < s->c.microbatches.n_micro;
+	if (counts || s->c.microbatches.round_robin) /* it may compute anything */
+		write_leaf(t, slice, 0, store_leaf(s, t, slice), &at);
+	if (counts)
 		store_leaf_done(s, t, slice);
 }
 
 /* Of what is used with `unit`. */
 static void push_use(
-	struct store *s, const struct tensor *t, int unit, int use, int64_t micro)
+	struct store *s, const struct tensor *t, int unit, int use, int64_t turn)
 {
 	const struct mesh *m = s->c.mesh;
+	const struct microbatches *micros = &s->c.microbatches;
+	int64_t micro =
+		microbatches_index(micros, microbatches_rank(m->degree, m->coord), turn);
 	if (!store_has_use(m, t, use))
 		return;
 	int chunks = s->c.chunks / m->degree[AXIS_CP];
-	for (int c = 0; c < chunks; c++)
+	for (int v = 0; v < s->c.part.local && t->experts; v++)
+		if (store_used_with(s, t, s->c.part.first + v) == unit)
+			push_stack(s, t, tensor_slice(t, s->c.part.first + v), turn);
+	for (int c = 0; c < chunks && !t->experts; c++)
 		for (int v = 0; v < s->c.part.local; v++)
 			if (store_used_with(s, t, s->c.part.first + v) == unit)
 				push(s, t, s->c.part.first + v,
@@ -98,10 +154,11 @@ static uint64_t hash_seen(struct store *s, int unit)
 	const struct mesh *m = s->c.mesh;
 	struct device *d = s->c.device;
 	uint64_t sum = 0;
-	if (m->coord[AXIS_DP] || m->coord[AXIS_FSDP] || m->coord[AXIS_CP])
-		return 0;
+	int rank = mesh_data_index(m->degree, m->coord);
 	for (int i = 0; i < s->c.n_tensors; i++) {
 		const struct tensor *t = &s->c.tensors[i];
+		if (rank && (!t->experts || rank >= s->c.part.ep))
+			continue;
 		for (int v = s->c.part.first; v < s->c.part.first + s->c.part.local;
 			v++) {
 			if (store_used_with(s, t, v) != unit || !store_has_use(m, t, 0) ||
@@ -111,14 +168,15 @@ static uint64_t hash_seen(struct store *s, int unit)
 			for (int64_t r = 0; r < x.rows; r++)
 				sum += kernel_hash(d, (float *)x.p + r * x.cols, x.cols,
 					hash_str(t->name),
-					tensor_index(t, tensor_slice(t, v), r));
+					tensor_index(t, tensor_slice(t, v),
+						t->held_first + r));
 		}
 	}
 	return sum;
 }
 
 /* One slice after the other. */
-static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro)
+static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t turn)
 {
 	int first = s->c.part.first, end = first + s->c.part.local;
 	uint64_t seen = 0;
@@ -129,27 +187,27 @@ static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro
 		seen += hash_seen(s, id);
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
-			push_use(s, &s->c.tensors[i], id, 0, micro);
+			push_use(s, &s->c.tensors[i], id, 0, turn);
 		store_reduce(s, id, 0);
 	}
 	return seen;
 }
 
-static uint64_t backward(struct store *s, int64_t micro)
+static uint64_t backward(struct store *s, int64_t turn)
 {
 	uint64_t seen = 0;
 	const struct mesh *m = s->c.mesh;
 	int n = m->degree[AXIS_PP], at = m->coord[AXIS_PP];
-	push_use(s, &s->c.tensors[0], 0, 1, micro);
+	push_use(s, &s->c.tensors[0], 0, 1, turn);
 	if (n > 1 && at == n - 1)
 		store_reduce(s, 0, 0);
 	for (int u = store_first_unit(n, at + 1) - 1; u >= store_first_unit(n, at); u--) {
 		store_use(s, u, u > store_first_unit(n, at) ? u - 1 : -1);
 		seen += hash_seen(s, u);
 		for (int i = 0; i < s->c.n_tensors; i++)
-			push_use(s, &s->c.tensors[i], u, 0, micro);
+			push_use(s, &s->c.tensors[i], u, 0, turn);
 		for (int tile = 1; tile < N_TILES && s->c.tile; tile++)
-			seen += backward_tile(s, u, tile, micro);
+			seen += backward_tile(s, u, tile, turn);
 		store_done(s, u, true);
 		store_reduce(s, u, 0);
 	}
@@ -284,9 +342,10 @@ static int count_drifts(struct store *s)
 		for (int64_t k = 0; k < s->n_updated && w->rank == w->size - 1; k++)
 			if (s->updated[k].t == t && s->updated[k].rows)
 				p = s->updated[k].state[STORE_PARAM];
+		int ep = t->experts ? (int)max64(1, s->c.part.ep) : 1;
+		int sharders = s->c.zero ? degree[AXIS_FSDP] * degree[AXIS_CP] : 1;
 		bool shared =
-			degree[AXIS_DP] > 1 ||
-			(!s->c.zero && degree[AXIS_FSDP] * degree[AXIS_CP] > 1) ||
+			mesh_data_ranks(degree) > max64(ep, sharders) ||
 			(degree[AXIS_TP] > 1 && t->users_per_slice > s->c.part.local) ||
 			(degree[AXIS_PP] > 1 && t->uses > 1);
 		if (p) {
@@ -324,7 +383,7 @@ static void steps(struct store *s, int n, struct result *out)
 		s->add_workers = warm ? add_workers : NULL;
 		s->add_workers_with = worker.peers;
 		for (int64_t i = 0; i < own; i++)
-			seen = backward(s, microbatches_index(micros, rank, i));
+			seen = backward(s, i);
 		store_step_end(s);
 		out->errors += count_errors(s, of);
 		out->norm[step] = gradient_norm(s);
@@ -364,7 +423,8 @@ static void run(struct comm *c, const struct store_layout *l, struct result *out
 	for (int i = 0; i < STORE_TENSORS; i++)
 		used[i] = store_has_use(&m, &table[i], 0) ||
 			  store_has_use(&m, &table[i], 1);
-	struct tensor_part part = {STORE_VIRTUAL_TP, m.coord[AXIS_TP] * here, here, used};
+	struct tensor_part part = {STORE_VIRTUAL_TP, m.coord[AXIS_TP] * here, here, used,
+		l->ep, l->ep ? mesh_data_index(m.degree, m.coord) % l->ep : 0};
 	tensors_place(table, STORE_TENSORS, &part);
 	device_open_cpu(&d, 1);
 	arena_init(&memory, "test", odd.rows ? 1 << 25 : 1 << 20);
@@ -386,6 +446,7 @@ static void run(struct comm *c, const struct store_layout *l, struct result *out
 		.offload = l->offload,
 		.workers = worker.peers ? worker.peers->size : 0,
 		.tile = l->tile};
+	sc.microbatches.lockstep = l->ep > 1;
 	for (size_t i = 0; i < ARRAY_LEN(groups); i++)
 		store_groups_add(
 			&sc.groups, groups[i], i < 2 ? STORE_OPTIMIZER : STORE_OUTER);

@@ -257,6 +257,22 @@ TEST(one_kv_head)
 	check(&c);
 }
 
+TEST(experts)
+{
+	struct model_config c = small_llama;
+	c.experts = 8;
+	c.experts_per_token = 3;
+	c.expert_dim = 24;
+	c.shared_expert_dim = 16;
+	c.shared_expert_gate = true;
+	c.moe_from = 1;
+	c.router = ROUTER_SIGMOID;
+	c.router_scale = 1.5;
+	c.balance_loss = 0.1;
+	c.virtual_degrees = "tp=4,cp=4";
+	check(&c);
+}
+
 int main(void)
 {
 	ranks_open();

@@ -49,12 +49,38 @@ static bool has_use(const struct fake_rank *p, const struct tensor *t, int use)
 	       has_unit(last_stage(p), t->unit);
 }
 
+/* Writes the leaf of a stack expert by expert, or with `done` tells the store that it is written. */
+static void push_experts(struct fake_rank *p, const struct tensor *t, int slice,
+	int chunk, int64_t micro, bool done, bool counts)
+{
+	int tensor = (int)(t - p->table);
+	for (int k = 0; k < t->experts && counts; k++) {
+		if (store_expert_is_idle(t, k, micro, chunk))
+			continue;
+		struct mat x = store_leaf_block(p->s, t, slice, k);
+		for (int64_t i = 0; i < x.rows * x.cols && !done; i++)
+			((uint32_t *)x.p)[i] = leaf_bits(tensor,
+				tensor_index(t, slice, k * t->expert_rows + i / x.cols) +
+					i % x.cols,
+				micro, 0, chunk, 0);
+		if (done)
+			store_leaf_block_done(p->s, t, slice, k);
+	}
+	if (done)
+		store_leaves_written(p->s, t, slice, counts);
+}
+
 /* Writes a leaf, or with `done` says that it is written. */
 static void push(struct fake_rank *p, const struct tensor *t, int virtual_slice,
 	int chunk, int use, int64_t micro, bool done)
 {
 	int slice = tensor_slice(t, virtual_slice), tensor = (int)(t - p->table);
 	int64_t first = p->worker * checked->l.micros;
+	if (t->experts) {
+		push_experts(p, t, slice, chunk, first + micro, done,
+			micro < checked->l.micros);
+		return;
+	}
 	if (done && micro < checked->l.micros)
 		store_leaf_done(p->s, t, slice);
 	if (done)
@@ -232,6 +258,11 @@ static void add_leaves(const struct tensor *table, int step, int worker)
 					    rest = a / t->users_per_slice;
 					uint32_t x = leaf_bits(i, k, m, rest % t->uses,
 						rest / t->uses, user);
+					if (t->experts &&
+						store_expert_is_idle(t,
+							k * t->experts / tensor_size(t),
+							m, rest / t->uses))
+						continue;
 					*sum += leaves > 1 ? widen(x) : x;
 				}
 		}

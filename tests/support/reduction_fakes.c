@@ -52,7 +52,7 @@ void yield(void)
 
 uint64_t widen(uint32_t leaf)
 {
-	return hash_mix((uint64_t)leaf + 1);
+	return leaf ? hash_mix((uint64_t)leaf + 1) : 0;
 }
 
 uint32_t rounded(uint64_t sum)

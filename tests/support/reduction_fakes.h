@@ -55,7 +55,8 @@ extern struct err *fault;
 void wrong(const char *what);
 /* Lets other ranks go on. */
 void yield(void);
-/* A leaf as an integer, and an integer as a gradient. */
+/* A leaf as an integer (0 remains 0: the leaf of an expert without rows), and an integer as a
+ * gradient. */
 uint64_t widen(uint32_t leaf);
 uint32_t rounded(uint64_t sum);
 void fake_grid_sum(struct device *d, const struct grid_sum *g, struct grid *grid);

@@ -19,6 +19,25 @@ static void add(struct tensor *list, int *n, const char *name, int unit, int64_t
 	snprintf(t->name, sizeof(t->name), "%d.%s", unit, name);
 }
 
+/* The matrices of experts: two with four rows each, one slice of them per virtual rank, and one. */
+static void add_stacks(struct tensor *list, int *n, int unit)
+{
+	const int experts = STORE_EXPERTS;
+	add(list, n, "w13", unit, 2 * experts * 4, 3, TP_SPLIT_ROWS, 1, 0);
+	list[*n - 1].experts = experts;
+	list[*n - 1].blocks = 2 * experts;
+	add(list, n, "w2", unit, experts * 3, 4, TP_SPLIT_COLS, 1, 0);
+	list[*n - 1].experts = list[*n - 1].blocks = experts;
+}
+
+bool store_expert_is_idle(
+	const struct tensor *t, int64_t expert, int64_t micro, int chunk)
+{
+	uint64_t key[] = {
+		(uint64_t)t->unit, (uint64_t)expert, (uint64_t)micro, (uint64_t)chunk};
+	return t->experts && hash_bytes(key, sizeof(key), 1) % 3 == 0;
+}
+
 void store_table(struct tensor *list, int64_t rows)
 {
 	int n = 0;
@@ -30,6 +49,8 @@ void store_table(struct tensor *list, int64_t rows)
 		add(list, &n, "bq", u, 20, 0, TP_SPLIT_ROWS, 1, 0);
 		add(list, &n, "wk", u, 10, 8, TP_SPLIT_ROWS, 1, 2);
 		add(list, &n, "wo", u, 9, 20, TP_SPLIT_COLS, 1, 0);
+		if (u % 2)
+			add_stacks(list, &n, u);
 	}
 	add(list, &n, "norm", STORE_UNITS - 1, 8, 0, TP_SPLIT_NONE, 1, 0);
 	BUG_ON(n != STORE_TENSORS);
@@ -142,6 +163,37 @@ const struct store_layout store_layouts[] = {
 	{{2, 1, 4, 1, 1}, 1, .offload = OFFLOAD_GRADS, .host_ranks = 2},
 	{{2, 1, 4, 1, 1}, 3, .offload = OFFLOAD_GRADS, .host_ranks = 2},
 	{{1, 1, 4, 1, 2}, 3, .tile = true, .host_ranks = 4},
+	/* experts */
+	{{1, 2, 1, 1, 1}, 0, .ep = 2},
+	{{1, 4, 1, 1, 1}, 0, .ep = 2},
+	{{1, 4, 1, 1, 1}, 0, .ep = 4},
+	{{1, 1, 2, 1, 1}, 3, .ep = 2},
+	{{1, 1, 4, 1, 1}, 3, .ep = 2},
+	{{1, 1, 8, 1, 1}, 3, .flat = true, .ep = 4},
+	{{1, 1, 4, 1, 1}, 1, .ep = 4},
+	{{1, 1, 4, 1, 1}, 1, .ep = 2},
+	{{1, 1, 4, 1, 1}, 2, .ep = 2},
+	{{1, 2, 4, 1, 1}, 3, .ep = 2},
+	{{1, 2, 4, 1, 1}, 2, .ep = 4},
+	{{1, 4, 2, 1, 1}, 3, .ep = 4},
+	{{1, 2, 2, 1, 1}, 1, .ep = 4},
+	{{1, 1, 1, 4, 1}, 0, .ep = 2},
+	{{1, 1, 2, 4, 1}, 3, .ep = 4},
+	{{1, 2, 2, 2, 1}, 3, .ep = 2},
+	{{1, 2, 1, 1, 2}, 0, .ep = 2},
+	{{1, 1, 4, 1, 2}, 3, .flat = true, .ep = 2},
+	{{2, 2, 2, 1, 1}, 3, .ep = 2},
+	{{2, 4, 1, 1, 1}, 0, .ep = 4},
+	{{1, 2, 1, 1, 1}, 0, .offload = OFFLOAD_PARAMS, .ep = 2},
+	{{1, 3, 2, 1, 1}, 3, .offload = OFFLOAD_ALL, .ep = 2},
+	{{1, 1, 4, 1, 1}, 3, .offload = OFFLOAD_ALL, .ep = 2},
+	{{1, 1, 4, 1, 1}, 2, .offload = OFFLOAD_GRADS, .ep = 4},
+	{{1, 1, 4, 1, 1}, 3, .offload = OFFLOAD_PARAMS, .ep = 4},
+	{{1, 8, 1, 1, 1}, 0, .host_ranks = 4, .ep = 2},
+	{{1, 1, 8, 1, 1}, 3, .host_ranks = 4, .ep = 2},
+	{{1, 1, 8, 1, 1}, 2, .host_ranks = 4, .ep = 4},
+	{{1, 2, 4, 1, 1}, 3, .host_ranks = 4, .ep = 4},
+	{{1, 8, 1, 1, 1}, 0, .host_ranks = 2, .ep = 4},
 };
 const int n_store_layouts = ARRAY_LEN(store_layouts);
 

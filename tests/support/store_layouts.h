@@ -8,7 +8,8 @@ enum {
 	STORE_CHUNKS = 4,
 	STORE_UNITS = 5,
 	STORE_PER_BLOCK = 5,
-	STORE_TENSORS = 3 + 3 * STORE_PER_BLOCK
+	STORE_EXPERTS = 4, /* two stacks of them in units 1 and 3 */
+	STORE_TENSORS = 3 + 3 * STORE_PER_BLOCK + 2 * 2
 };
 
 struct store_layout {
@@ -19,6 +20,7 @@ struct store_layout {
 	enum offload offload;
 	bool tile;
 	int host_ranks; /* as if a host had so many; 0: all */
+	int ep;		/* ranks that divide the experts of the stacks; 0: none do */
 };
 
 extern const struct store_layout store_layouts[];
@@ -29,6 +31,9 @@ extern const int n_store_workers;
 
 /* The tensors of the model; the first one has so many rows, or with 0 as usual. */
 void store_table(struct tensor *list, int64_t rows);
+/* Returns true if a leaf has no rows of an expert of a stack. */
+bool store_expert_is_idle(
+	const struct tensor *t, int64_t expert, int64_t micro, int chunk);
 /* The first unit of pipeline stage `at` of n. */
 int store_first_unit(int n, int at);
 /* Does this rank have a use of a tensor? */

@@ -47,6 +47,7 @@ DEVICE_TEST(every_kernel)
 	check_calls(calls_of_layers(ROWS, COLS, DT_F32), tried);
 	check_calls(calls_of_matmuls(ROWS, COLS), tried);
 	check_calls(calls_of_tensors(ROWS, COLS), tried);
+	check_calls(calls_of_experts(ROWS, COLS, DT_F32), tried);
 	check_calls(calls_of_attention(), tried);
 	for (int i = 0; i < N_KERNELS; i++)
 		if (!tried[i])

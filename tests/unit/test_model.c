@@ -410,6 +410,11 @@ static const char *const nets[] = {
 	"context = 16\nvirtual = tp=2,cp=2\nbias = qkv\n",
 	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\nhead-dim = 12\ndim = 32\nffn-dim = 48\n"
 	"context = 16\nvirtual = tp=4,cp=2\nqk-norm = yes\nnope-every = 2\n",
+	"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 32\ncontext = 80\n"
+	"experts = 8\nexpert-dim = 24\n",
+	"arch = llama\nlayers = 3\nheads = 4\nkv-heads = 2\ndim = 32\nffn-dim = 48\n"
+	"context = 16\nvirtual = tp=2\nexperts = 8\nexpert-dim = 24\nmoe-from = 1\n"
+	"router = sigmoid\nshared-expert-dim = 16\nshared-expert-gate = yes\n",
 };
 
 static uint32_t token(int64_t i)

@@ -1,0 +1,27 @@
+/* The router of a mixture of experts. */
+#pragma once
+
+#include "model/block.h"
+
+/* Returns the settings of the router kernels, the same for all layers. */
+struct router model_router(const struct pass *p);
+
+/* Allocates p->router from `run`. */
+void router_open(struct pass *p, struct arena *run);
+/* Sets the counts and the sums of losses of a step to 0. */
+void router_begin(struct pass *p);
+/* Returns the sets of fractions that a layer keeps for the balance loss: one, or one per sequence. */
+int64_t router_fraction_sets(const struct pass *p);
+/* Returns true if the forward of this micro-batch counts the slots of each expert. */
+bool router_counts(const struct pass *p);
+/* Adds counts [chunk][sequence][expert] of a layer to the counts of the step, and computes the
+ * fractions [set][expert] of the micro-batch. Collective over the ranks of its chunks. */
+void router_count(struct pass *p, int64_t layer, struct mat counts, struct mat fractions);
+/* Sets *to to the losses of this rank's rows of a chunk; the values are in scratch memory. Returns
+ * `to`, or NULL without such losses. */
+const struct router_losses *router_losses(
+	struct pass *p, struct mat fractions, struct router_losses *to);
+/* Adds the values that the backward has written to the sums of losses. */
+void router_add_losses(struct pass *p, const struct router_losses *losses);
+/* Updates the biases from the counts of the step, summed over ranks, unless the update is off. */
+void router_update_bias(struct pass *p, const struct update *update);

@@ -1,0 +1,237 @@
+/* Expert parallelism: rows go to the ranks of their experts and back. A rank sends one message to
+ * each other rank: the rows of that rank's experts are adjacent in the sorted order. Received rows
+ * are put in order by one pass over memory, which also copies the rank's own rows. */
+#include "parallel/dispatch.h"
+
+void dispatch_open(struct dispatch *x, const struct dispatch_config *c)
+{
+	int n_groups = c->experts * c->chunks;
+	BUG_ON(c->experts % c->c->size);
+	*x = (struct dispatch){.c = c->c,
+		.d = c->d,
+		.experts = c->experts,
+		.chunks = c->chunks,
+		.capacity = c->capacity,
+		.n_groups = n_groups,
+		.requests = {.c = c->c},
+		.count_requests = {.c = c->c}};
+	x->counts =
+		xcalloc((size_t)c->c->size * (size_t)n_groups + 1, sizeof(*x->counts));
+	for (int i = 0; i <= n_groups && c->c->planned; i++)
+		x->counts[i] = (int32_t)part_begin(c->rows, n_groups, i);
+}
+
+void dispatch_close(struct dispatch *x)
+{
+	if (!x->c)
+		return;
+	comm_requests_release(&x->requests);
+	comm_requests_release(&x->count_requests);
+	free(x->counts);
+	*x = (struct dispatch){.c = NULL};
+}
+
+static bool is_alone(const struct dispatch *x)
+{
+	return x->c->size == 1;
+}
+
+/* ---- counts ---------------------------------------------------------------------- */
+
+static int32_t *counts_of(const struct dispatch *x, int rank)
+{
+	return x->counts + (int64_t)rank * x->n_groups;
+}
+
+/* In a plan, uses balanced offsets. Returns true if there is no plan. */
+static bool set_offsets(struct dispatch *x, const int32_t *own, const int32_t *here)
+{
+	bool planned = x->c->planned;
+	x->own = planned ? x->counts : own;
+	x->here = planned ? x->counts : is_alone(x) ? own : here;
+	return !planned;
+}
+
+void dispatch_counts_begin(struct dispatch *x, const int32_t *own)
+{
+	int32_t *counts = counts_of(x, x->c->rank);
+	bool fills = set_offsets(x, own, NULL);
+	for (int i = 0; i < x->n_groups && fills; i++)
+		counts[i] = own ? own[i + 1] - own[i] : 0;
+	if (is_alone(x))
+		return;
+	comm_enqueue(&x->count_requests, COLL_ALLGATHER,
+		&(struct coll_args){
+			.recv = x->counts, .count = x->n_groups, .type = COMM_I32});
+	comm_start(&x->count_requests);
+}
+
+/* Returns the rows that a rank sends to the rank of experts [first, first + n). */
+static int64_t count_rows(const struct dispatch *x, int source, int first, int n)
+{
+	const int32_t *counts = counts_of(x, source);
+	int64_t rows = 0;
+	for (int i = first * x->chunks; i < (first + n) * x->chunks; i++)
+		rows += counts[i];
+	return rows;
+}
+
+void dispatch_counts_end(struct dispatch *x, int32_t *here)
+{
+	int first, n = dispatch_experts_here(x, &first), group = 0;
+	if (!is_alone(x))
+		comm_wait(&x->count_requests);
+	if (!set_offsets(x, x->own, here) || is_alone(x)) {
+		x->most_rows = x->own ? dispatch_rows(x) : 0;
+		return;
+	}
+	x->most_rows = 0;
+	here[0] = 0;
+	for (int e = first; e < first + n; e++)
+		for (int source = 0; source < x->c->size; source++)
+			for (int chunk = 0; chunk < x->chunks; chunk++, group++)
+				here[group + 1] =
+					here[group] +
+					counts_of(x, source)[e * x->chunks + chunk];
+	for (int rank = 0; rank < x->c->size; rank++) {
+		int64_t rows = 0;
+		here[x->n_groups + 1 + rank] = count_rows(x, rank, 0, x->experts) > 0;
+		for (int source = 0; source < x->c->size; source++)
+			rows += count_rows(x, source, rank * n, n);
+		x->most_rows = max64(x->most_rows, rows);
+	}
+}
+
+void dispatch_restore(struct dispatch *x, const int32_t *own, const int32_t *here)
+{
+	set_offsets(x, own, here);
+}
+
+/* ---- ranges of rows -------------------------------------------------------------- */
+
+/* Consecutive rows. */
+struct range {
+	int64_t first, n;
+};
+
+/* Returns the own sorted rows of a rank's experts. */
+static struct range own_rows(const struct dispatch *x, int rank)
+{
+	int n = x->n_groups / x->c->size;
+	if (!x->own)
+		return (struct range){0, 0};
+	return (struct range){
+		x->own[rank * n], x->own[(rank + 1) * n] - x->own[rank * n]};
+}
+
+/* Returns the rows here that expert `e` of this rank has from a source. */
+static struct range block_rows(const struct dispatch *x, int e, int source)
+{
+	int group = (e * x->c->size + source) * x->chunks;
+	return (struct range){
+		x->here[group], x->here[group + x->chunks] - x->here[group]};
+}
+
+/* Returns the rows here from a source, in the order of messages. */
+static struct range source_rows(const struct dispatch *x, int source)
+{
+	int first, n = dispatch_experts_here(x, &first);
+	struct range r = {0, 0};
+	for (int s = 0; s <= source; s++) {
+		r.first += r.n;
+		r.n = 0;
+		for (int e = 0; e < n; e++)
+			r.n += block_rows(x, e, s).n;
+	}
+	return r;
+}
+
+static void copy_rows(struct dispatch *x, struct mat to, int64_t to_first,
+	struct mat from, int64_t from_first, int64_t n)
+{
+	if (n)
+		x->d->k->copy(
+			x->d, mat_rows(to, to_first, n), mat_rows(from, from_first, n));
+}
+
+/* Copies rows between the order of messages, [source][expert here], and the order of experts. */
+static void reorder_rows(
+	struct dispatch *x, struct mat by_source, struct mat by_expert, bool to_experts)
+{
+	int first, n = dispatch_experts_here(x, &first);
+	int64_t pos = 0;
+	for (int source = 0; source < x->c->size; source++)
+		for (int e = 0; e < n; e++) {
+			struct range r = block_rows(x, e, source);
+			if (to_experts)
+				copy_rows(x, by_expert, r.first, by_source, pos, r.n);
+			else
+				copy_rows(x, by_source, pos, by_expert, r.first, r.n);
+			pos += r.n;
+		}
+}
+
+/* ---- moves ----------------------------------------------------------------------- */
+
+/* Adds the messages of a move: `own` is sorted, `other` in the order of messages. */
+static void add_messages(
+	struct dispatch *x, struct mat own, struct mat other, bool to_experts)
+{
+	for (int i = 1; i < x->c->size; i++) { /* sends first, see comm_send() */
+		int rank = (x->c->rank + i) % x->c->size;
+		struct range r = to_experts ? own_rows(x, rank) : source_rows(x, rank);
+		struct mat m = mat_rows(to_experts ? own : other, r.first, r.n);
+		comm_send(&x->requests, m.p, mat_bytes(m), rank, TAG_DISPATCH);
+		x->sent += mat_bytes(m);
+	}
+	for (int i = 1; i < x->c->size; i++) {
+		int rank = (x->c->rank + i) % x->c->size;
+		struct range r = to_experts ? source_rows(x, rank) : own_rows(x, rank);
+		struct mat m = mat_rows(to_experts ? other : own, r.first, r.n);
+		comm_recv(&x->requests, m.p, mat_bytes(m), rank, TAG_DISPATCH);
+	}
+}
+
+static struct mat begin_move(
+	struct dispatch *x, struct mat from, struct mat to, bool back)
+{
+	struct mat here = back ? from : to, own = back ? to : from;
+	if (is_alone(x))
+		return from;
+	BUG_ON(x->n_moves == DISPATCH_MOVES);
+	BUG_ON(from.cols != to.cols || from.type != to.type || from.stride || to.stride);
+	BUG_ON(dispatch_rows(x) > x->capacity || here.rows < dispatch_rows(x) ||
+		(x->own && own.rows < x->own[x->n_groups]));
+	struct mat messages = mat_alloc(x->d->scratch, x->capacity, to.cols, to.type);
+	struct range mine = own_rows(x, x->c->rank), same = source_rows(x, x->c->rank);
+	if (back) {
+		reorder_rows(x, messages, from, false);
+		copy_rows(x, to, mine.first, messages, same.first, same.n);
+	} else {
+		copy_rows(x, messages, same.first, from, mine.first, mine.n);
+	}
+	add_messages(x, own, messages, !back);
+	comm_start(&x->requests);
+	x->move[x->n_moves++] = (struct dispatch_move){to, messages, back};
+	return to;
+}
+
+struct mat rows_to_experts_begin(struct dispatch *x, struct mat from, struct mat to)
+{
+	return begin_move(x, from, to, false);
+}
+
+struct mat rows_back_begin(struct dispatch *x, struct mat from, struct mat to)
+{
+	return begin_move(x, from, to, true);
+}
+
+void dispatch_end(struct dispatch *x)
+{
+	if (x->n_moves)
+		comm_wait(&x->requests);
+	for (int i = 0; i < x->n_moves; i++)
+		if (!x->move[i].back)
+			reorder_rows(x, x->move[i].received, x->move[i].to, true);
+	x->n_moves = 0;
+}

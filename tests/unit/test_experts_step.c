@@ -1,0 +1,176 @@
+/* A model with experts: its gradients against finite differences of the loss, and a mixture of one
+ * expert against a dense model.
+ * isa: sse2 avx512
+ */
+#include "tests/support/models.h"
+#include "tests/support/net.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct model_config small_experts(void)
+{
+	struct model_config c = small_llama;
+	c.context = 32;
+	c.experts = 8;
+	c.experts_per_token = 3;
+	c.expert_dim = 24;
+	c.router_norm = true;
+	c.router_scale = 1;
+	return c;
+}
+
+static float *whole_gradient(struct net *x, const struct tensor *t)
+{
+	float *g = xcalloc((size_t)tensor_size(t), sizeof(*g));
+	for (int64_t i = 0; i < x->store->n_updated; i++) {
+		const struct part *o = &x->store->updated[i];
+		for (int64_t r = 0; o->t == t && r < o->rows; r++)
+			memcpy(g + tensor_index(t, o->slice, o->row + r),
+				o->g + r * o->cols, (size_t)o->cols * sizeof(*g));
+	}
+	return g;
+}
+
+/* Returns the loss if `step` times the direction is added to the tensor's initial values. */
+static double loss_at(struct net *x, int tensor, const float *direction, double step)
+{
+	const struct tensor *t = &x->m.tensors[tensor];
+	float *w = net_values(t);
+	for (int64_t i = 0; i < tensor_size(t); i++)
+		w[i] += (float)(step * (double)direction[i]);
+	store_write_rows(x->store, STORE_PARAM, tensor, 0, t->dims[0], w);
+	store_updated(x->store, false);
+	free(w);
+	return net_step(x);
+}
+
+/* The slope of the loss along the gradient of each tensor is the gradient's length. */
+static void check_gradients(const struct model_config *c)
+{
+	struct net x;
+	double worst = 0;
+	net_open(&x, c, DEVICE_CPU, PRECISION_FP32, DT_F32);
+	net_step(&x);
+	float **g = xcalloc((size_t)x.m.n_tensors, sizeof(*g));
+	for (int i = 0; i < x.m.n_tensors; i++)
+		g[i] = whole_gradient(&x, &x.m.tensors[i]);
+	for (int i = 0; i < x.m.n_tensors; i++) {
+		const struct tensor *t = &x.m.tensors[i];
+		double length = 0;
+		for (int64_t k = 0; k < tensor_size(t); k++)
+			length += (double)g[i][k] * (double)g[i][k];
+		length = sqrt(length);
+		double step = 5e-5 / length; /* few tokens choose another expert */
+		assert_true(t->frozen || length > 1e-4);
+		for (int64_t k = 0; k < tensor_size(t); k++)
+			g[i][k] /= (float)length;
+		if (!t->frozen) {
+			double more = loss_at(&x, i, g[i], step);
+			double slope = (more - loss_at(&x, i, g[i], -step)) / (2 * step);
+			loss_at(&x, i, g[i], 0);
+			if (!(fabs(slope / length - 1) < 0.01))
+				fail_msg("%s: slope %.6g, gradient %.6g", t->name, slope,
+					length);
+			worst = fmax(worst, fabs(slope / length - 1));
+		}
+		free(g[i]);
+	}
+	free(g);
+	net_close(&x);
+	print_message("# finite differences: %.2g apart at most\n", worst);
+}
+
+TEST(softmax_router)
+{
+	struct model_config c = small_experts();
+	check_gradients(&c);
+	c.router_norm = false;
+	c.router_scale = 1.5;
+	c.qk_norm = c.qk_norm_all = true;
+	check_gradients(&c);
+}
+
+TEST(balance_losses)
+{
+	struct model_config c = small_experts();
+	c.balance_loss = 3;
+	check_gradients(&c);
+	c.virtual_degrees = "tp=2,cp=2";
+	c.balance_over = BALANCE_SEQUENCE;
+	check_gradients(&c);
+	c.balance_over = BALANCE_MODEL;
+	check_gradients(&c);
+	c.balance_loss = 0;
+	c.router_z_loss = 0.5;
+	check_gradients(&c);
+	c.router = ROUTER_SIGMOID;
+	c.balance_loss = 3;
+	check_gradients(&c);
+}
+
+TEST(slices_and_chunks)
+{
+	struct model_config c = small_experts();
+	c.virtual_degrees = "tp=2,cp=2";
+	check_gradients(&c);
+}
+
+TEST(shared_expert_with_gate)
+{
+	struct model_config c = small_experts();
+	c.virtual_degrees = "tp=2";
+	c.router_norm = false;
+	c.shared_expert_dim = 16;
+	c.shared_expert_gate = true;
+	check_gradients(&c);
+}
+
+TEST(sigmoid_router_with_groups)
+{
+	struct model_config c = small_experts();
+	c.moe_from = 1;
+	c.shared_expert_dim = 16;
+	c.router = ROUTER_SIGMOID;
+	c.router_scale = 2.5;
+	c.router_groups = 4;
+	c.router_top_groups = 2;
+	check_gradients(&c);
+	c.router_norm = false;
+	check_gradients(&c);
+}
+
+/* Copies a tensor of a dense model into rows of a mixture's tensor, from row `first` on. */
+static void copy_rows(
+	struct net *to, struct tensor *t, int64_t first, const struct tensor *w)
+{
+	float *x = net_values(w);
+	store_write_rows(
+		to->store, STORE_PARAM, (int)(t - to->m.tensors), first, w->dims[0], x);
+	free(x);
+}
+
+TEST(one_expert_is_a_dense_network)
+{
+	struct model_config c = small_llama, one = small_llama;
+	struct net dense, mixture;
+	one.experts = one.experts_per_token = 1;
+	one.router_norm = true;
+	one.router_scale = 1;
+	net_open(&dense, &c, DEVICE_CPU, PRECISION_BF16, DT_BF16);
+	net_open(&mixture, &one, DEVICE_CPU, PRECISION_BF16, DT_BF16);
+	assert_true(net_loss(&dense) != net_loss(&mixture));
+	for (int64_t l = 0; l < c.layers; l++) {
+		struct sublayer_tensors *a = &dense.m.blocks[l].sub[FFN],
+					*b = &mixture.m.blocks[l].sub[FFN];
+		copy_rows(&mixture, b->w13, 0, a->in[0]);
+		copy_rows(&mixture, b->w13, c.ffn_dim, a->in[1]);
+		copy_rows(&mixture, b->w2, 0, a->out);
+	}
+	store_updated(mixture.store, false);
+	assert_true(net_loss(&dense) == net_loss(&mixture));
+	net_close(&mixture);
+	net_close(&dense);
+}
