@@ -34,9 +34,7 @@ const struct opt_answer train_answers[] = {
 		"quantized models and GGUF",
 		"pt-ckpt convert RUN -o DIRECTORY writes a Hugging Face model, which llama.cpp "
 		"converts"},
-	{"parquet streaming", "Parquet files",
-		"pt-prepare reads text and JSON lines, as pandas writes with to_json(lines=True, "
-		"orient=\"records\")"},
+	{"parquet streaming", NULL, "pt-prepare reads Parquet and Arrow files"},
 	{"epochs n-epochs num-epochs num-train-epochs max-epochs", NULL,
 		"--steps counts optimizer steps: an epoch is training tokens / (batch x context)"},
 	{"gradient-accumulation-steps gradient-accumulation grad-accum grad-accum-steps "
