@@ -12,9 +12,8 @@ const struct opt_answer train_answers[] = {
 	{"moe num-experts n-experts n-routed-experts num-local-experts top-k expert-parallel-size "
 	 "expert-model-parallel-size expert-parallel-degree",
 		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
-	{"wandb use-wandb wandb-log wandb-project report-to mlflow comet",
-		"live reports to Weights & Biases",
-		"--tensorboard DIRECTORY writes event files, which wandb sync DIRECTORY uploads"},
+	{"wandb use-wandb wandb-log wandb-project mlflow comet", NULL,
+		"--log-to wandb:DIRECTORY or tensorboard:DIRECTORY writes logs that these import"},
 	{"early-stopping early-stopping-patience patience early-stop",
 		"rules for early stopping",
 		"--ckpt-best keeps the best checkpoint, and pt-compare --follow CONTROL RUN || kill "
