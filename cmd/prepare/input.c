@@ -60,26 +60,36 @@ static int copy_input(struct input *in, const char *name, struct err *e)
 	return -1;
 }
 
-/* Starts to read a table: a regular file at its beginning, or a copy of any other. */
+/* Starts to read a table: a regular file at its beginning, an Arrow stream in a pipe, or a copy. */
 static int open_table(struct input *in, struct input_file *f, const struct prepare *p,
 	enum table_kind kind, bool is_plain, struct err *e)
 {
+	struct stat st;
 	scoped_strs columns = {0};
-	int fd = is_plain ? in->fd : copy_input(in, f->name, e);
-	if (fd < 0 || lseek(fd, 0, SEEK_SET) < 0)
-		return fd < 0 ? -1 : err_errno(e, f->name);
+	struct table_source s = {.name = f->name, .kind = kind, .fd = in->fd};
+	bool is_regular = !fstat(in->fd, &st) && S_ISREG(st.st_mode);
+	bool is_copy = !is_plain || (is_regular && f->begin) ||
+		       (!is_regular && kind != TABLE_ARROW_STREAM);
+	if (!is_copy && !is_regular) {
+		s.kind = TABLE_ARROW_PIPE;
+		s.first = unpacked_first(in->bytes, &s.n_first);
+	} else if (is_copy) {
+		s.fd = copy_input(in, f->name, e);
+	}
+	if (s.fd < 0 || (s.kind != TABLE_ARROW_PIPE && lseek(s.fd, 0, SEEK_SET) < 0))
+		return s.fd < 0 ? -1 : err_errno(e, f->name);
 	record_columns(p, &columns);
-	in->table = table_open(f->name, kind, fd, p->record == RECORD_TEXT, &columns, e);
-	if (!is_plain)
-		close(fd);
+	in->table = table_open(&s, p->record == RECORD_TEXT, &columns, e);
+	if (is_copy)
+		close(s.fd);
 	f->is_table = true;
 	f->is_jsonl = false;
 	return in->table ? 0 : -1;
 }
 
 /* Detects a table by the first bytes, after decompression, and opens it. */
-static int detect_table(struct input *in, struct input_file *f, const struct prepare *p,
-	bool is_regular, struct err *e)
+static int detect_table(
+	struct input *in, struct input_file *f, const struct prepare *p, struct err *e)
 {
 	size_t n;
 	const char *first = unpacked_first(in->bytes, &n);
@@ -95,9 +105,7 @@ static int detect_table(struct input *in, struct input_file *f, const struct pre
 	}
 	enum table_kind kind = is_plain ? table_detect(first, n)
 					: table_detect(in->first, (size_t)in->n);
-	return kind == TABLE_NONE ? 0
-				  : open_table(in, f, p, kind,
-					    is_plain && is_regular && !f->begin, e);
+	return kind == TABLE_NONE ? 0 : open_table(in, f, p, kind, is_plain, e);
 }
 
 struct input *input_open(struct input_file *f, const struct prepare *p, struct err *e)
@@ -117,8 +125,7 @@ struct input *input_open(struct input_file *f, const struct prepare *p, struct e
 	else
 		in->bytes = unpacked_open(in->fd, f->name, !p->as_is, min_bytes, e);
 	bool may_be_table = p->format == FORMAT_AUTO;
-	if (!in->bytes ||
-		(may_be_table && detect_table(in, f, p, S_ISREG(st.st_mode), e)) ||
+	if (!in->bytes || (may_be_table && detect_table(in, f, p, e)) ||
 		(!in->table && check_format(in, f, e))) {
 		input_close(in);
 		return NULL;

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,10 +72,23 @@ static void find_python(struct str *out)
 	str_printf(out, is_environment ? "%s/python3" : "python3", exe);
 }
 
-/* Starts the process. Signals have their default actions there, so that it ends with its pipe. */
-static int spawn(pid_t *pid, char *const argv[], int input, int output)
+/* Returns an unnamed file with these bytes, at its start; -1 with errno set. */
+static int put_in_file(const char *bytes, size_t n)
+{
+	int fd = memfd_create("first bytes", MFD_CLOEXEC);
+	if (fd >= 0 && !write_all(fd, bytes, n) && !lseek(fd, 0, SEEK_SET))
+		return fd;
+	if (fd >= 0)
+		close(fd);
+	return -1;
+}
+
+/* Starts the process with these descriptors 0, 1 and, unless it is -1, 3. Signals have their
+ * default actions there, so that it ends with its pipe. */
+static int spawn(pid_t *pid, char *const argv[], int input, int output, int first)
 {
 	extern char **environ;
+	enum { FIRST = 3 };
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attributes;
 	sigset_t all, none;
@@ -84,6 +98,8 @@ static int spawn(pid_t *pid, char *const argv[], int input, int output)
 	posix_spawnattr_init(&attributes);
 	posix_spawn_file_actions_adddup2(&files, input, STDIN_FILENO);
 	posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+	if (first >= 0)
+		posix_spawn_file_actions_adddup2(&files, first, FIRST);
 	posix_spawnattr_setsigdefault(&attributes, &all);
 	posix_spawnattr_setsigmask(&attributes, &none);
 	posix_spawnattr_setflags(
@@ -94,13 +110,14 @@ static int spawn(pid_t *pid, char *const argv[], int input, int output)
 	return rc;
 }
 
-struct table *table_open(const char *name, enum table_kind kind, int fd, bool is_text,
+struct table *table_open(const struct table_source *s, bool is_text,
 	const struct strs *columns, struct err *e)
 {
 	static const char *const kinds[] = {
 		[TABLE_PARQUET] = "parquet",
 		[TABLE_ARROW_FILE] = "file",
 		[TABLE_ARROW_STREAM] = "stream",
+		[TABLE_ARROW_PIPE] = "pipe",
 	};
 	enum { N_WORDS = 5, MAX_COLUMNS = 8 };
 	scoped_str python = {0};
@@ -108,27 +125,34 @@ struct table *table_open(const char *name, enum table_kind kind, int fd, bool is
 	BUG_ON(columns->n > MAX_COLUMNS);
 	find_python(&python);
 	char *argv[N_WORDS + MAX_COLUMNS + 1] = {python.s, (char *)"-c",
-		(char *)read_table_script, (char *)kinds[kind],
+		(char *)read_table_script, (char *)kinds[s->kind],
 		(char *)(is_text ? "text" : "record")};
 	for (int64_t i = 0; i < columns->n; i++)
 		argv[N_WORDS + i] = columns->v[i];
 	if (pipe2(pipes, O_CLOEXEC)) {
-		err_set(e, EX_IOERR, "%s: pipe: %s", name, strerror(errno));
+		err_set(e, EX_IOERR, "%s: pipe: %s", s->name, strerror(errno));
 		return NULL;
 	}
 	fcntl(pipes[0], F_SETPIPE_SZ, PIPE_BYTES); /* (only for speed) */
 	struct table *t = xcalloc(1, sizeof(*t));
-	t->name = name;
+	t->name = s->name;
 	t->is_text = is_text;
 	t->fd = pipes[0];
-	int rc = spawn(&t->pid, argv, fd, pipes[1]);
+	int first = -1, rc = 0;
+	if (s->kind == TABLE_ARROW_PIPE) {
+		first = put_in_file(s->first, s->n_first);
+		rc = first < 0 ? errno : 0;
+	}
+	rc = rc ? rc : spawn(&t->pid, argv, s->fd, pipes[1], first);
 	close(pipes[1]);
+	if (first >= 0)
+		close(first);
 	if (!rc)
 		return t;
 	err_set(e, EX_UNAVAILABLE,
 		"%s: Python and its package pyarrow read this file, but %s does not start: %s; "
 		"install python3 and pyarrow, or set PT_PYTHON to a python3 that has pyarrow",
-		name, python.s, strerror(rc));
+		s->name, python.s, strerror(rc));
 	t->pid = 0;
 	table_close(t);
 	return NULL;

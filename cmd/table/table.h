@@ -18,7 +18,13 @@ struct json_t;
 
 /* ---- table.c: the process ---------------------------------------------------------- */
 
-enum table_kind { TABLE_NONE, TABLE_PARQUET, TABLE_ARROW_FILE, TABLE_ARROW_STREAM };
+enum table_kind {
+	TABLE_NONE,
+	TABLE_PARQUET,
+	TABLE_ARROW_FILE,
+	TABLE_ARROW_STREAM, /* in a regular file */
+	TABLE_ARROW_PIPE
+};
 /* Returns the kind of table that begins with these bytes. */
 enum table_kind table_detect(const char *first, size_t n);
 
@@ -29,9 +35,17 @@ enum row_state {
 };
 
 struct table;
-/* Starts reading an open file, or a pipe with an Arrow stream, which messages call `name`. columns:
- * +NAME required, /NAME at least one required, ?NAME optional. Returns NULL on an error. */
-struct table *table_open(const char *name, enum table_kind kind, int fd, bool is_text,
+/* An open file, which messages call `name`, or a pipe whose first bytes have been read. */
+struct table_source {
+	const char *name;
+	enum table_kind kind;
+	int fd;
+	const char *first;
+	size_t n_first;
+};
+/* Starts reading. columns: +NAME required, /NAME at least one required, ?NAME optional. Returns
+ * NULL on an error. */
+struct table *table_open(const struct table_source *s, bool is_text,
 	const struct strs *columns, struct err *e);
 /* Appends the next row: 1; 0 at the end, -1 on an error. */
 int table_next(struct table *t, struct str *row, enum row_state *state, struct err *e);

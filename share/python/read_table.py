@@ -2,6 +2,7 @@
 output. This file is inside pt-prepare, which starts it as `python3 -c`:
 
     KIND parquet | file | stream      Parquet, an Arrow (Feather) file, or an Arrow stream
+         pipe                         a stream whose first bytes are in the file of descriptor 3
     CONTENT text | record             one column of texts, or a structure of columns
     +NAME, /NAME, ?NAME ...           columns: required, at least one required, or optional
 
@@ -21,6 +22,7 @@ A COLUMN is its type, its rows, and
 import sys
 
 sys.path[:] = [path for path in sys.path if path]  # no modules from the working directory
+import io
 import os
 import queue
 import signal
@@ -218,12 +220,20 @@ def read_arrow(source, kind, content, words):
         yield chosen, source.tell() if source.seekable() else 0
 
 
-def open_source():
-    try:
-        os.lseek(0, 0, os.SEEK_CUR)
-        return pyarrow.OSFile("/dev/fd/0")
-    except OSError:  # a pipe
-        return sys.stdin.buffer
+class Pipe(io.RawIOBase):
+    """The bytes of descriptor 3, then of standard input."""
+
+    source = 3
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        n = os.readv(self.source, [buffer])
+        if not n and self.source:
+            self.source = 0
+            n = os.readv(0, [buffer])
+        return n
 
 
 def fail(code, message):
@@ -241,7 +251,7 @@ def main(kind, content, *words):
         return fail(EX_UNAVAILABLE, "pyarrow reads Parquet and Arrow files, but %s cannot import it (%s); install it with "
                     "\"pip install pyarrow\", or set PT_PYTHON to a python3 that has it" % (sys.executable, error))
     try:
-        source = open_source()
+        source = io.BufferedReader(Pipe(), 1 << 18) if kind == "pipe" else pyarrow.OSFile("/dev/fd/0")
         rows = read_parquet(source, content, words) if kind == "parquet" else read_arrow(source, kind, content, words)
         for batch, position in read_ahead(rows):
             put_rows(batch, content, position)

@@ -51,8 +51,11 @@ setup_file() {
 		done
 	done
 	cat stream-dict.arrow | pt-prepare -q - --record ids --vocab 99 --field input_ids | cmp - e.h5
-	reports 65 "pages.parquet: column 'body' is missing; give --field with one of: text, messages, input_ids, labels" \
+	cat stream-large.arrow | pt-prepare -q - -t byte | cmp - <(pt-prepare -q -t byte d.jsonl)
+	reports 65 "pages.parquet: column 'body' is missing, but the table has conversations; give --chat-template" \
 		pt-prepare --field body -t byte pages.parquet -o no.h5
+	reports 65 "pages.parquet: column 'a' is missing; give --field with one of: text, messages, input_ids, labels" \
+		pt-prepare --record prompt --field a,b -t byte pages.parquet -o no.h5
 	reports 65 "column 'input_ids' is list<element: int32>, not text" pt-prepare --field input_ids -t byte pages.parquet -o no.h5
 	head -c 100000 pages.parquet >cut.parquet
 	reports 65 'cut.parquet: pyarrow: ' pt-prepare -t byte cut.parquet -o no.h5
