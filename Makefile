@@ -116,6 +116,7 @@ $O/%.o: %.c $O/flags
 # (the assembler reads these, of which the compiler does not know)
 $O/libcore/draw/page.o $O/cmd/report/page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
 $O/cmd/logs/formats.o: share/logs/trainers
+$O/cmd/table/table.o: share/python/read_table.py
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags

@@ -73,29 +73,33 @@ static const struct opt options[] = {
 		.help =
 		"text: a file is a document, or several with --separator. jsonl: each line is a "
 		"JSON object with a document in one of its fields. auto: jsonl for names that end "
-		"in .jsonl, .ndjson or .json, or in one of these and .gz or .zst. The other "
-		"values are token files, which auto also recognizes: shards, and files of llm.c, "
-		"Megatron-LM and nanoGPT."},
+		"in .jsonl, .ndjson or .json, or in one of these and .gz or .zst. It also "
+		"recognizes tables (Parquet, Arrow) by their content. The other values are token "
+		"files, which auto recognizes, too: shards, and files of llm.c, Megatron-LM and "
+		"nanoGPT."},
 	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
-		"The field of JSONL that has the document. With a --record of two fields: "
-		"NAME,NAME."},
+		"The field of JSONL, or the column of a table, that has the document. With a "
+		"--record of two fields: NAME,NAME."},
 	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
 		"Text that separates documents; it stays at the end of each. Without it, each "
 		"file is one document. It is appended to documents of JSONL."},
 	{OPT_FLAG, 0, "strict", NULL, "no", O(p.strict), .help =
-		"Fail at the first line of JSONL that is not a JSON object with the field. "
-		"Without it, such lines are counted and skipped."},
+		"Fail at the first line of JSONL that is not a JSON object with the field, or at "
+		"the first row of a table without a document. Without it, these are counted and "
+		"skipped."},
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
 		"Decompress files in gzip or zstd format."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Tokens that count"},
 	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
-		"Content of a line of JSONL, and its fields. text: a text; all of it counts. "
+		"Content of a line of JSONL or a row of a table, and its fields. text: a text; "
+		"all of it counts. "
 		"prompt: prompt,completion; the completion counts. messages: a conversation, as a "
 		"list of objects with role and content, or from and value. spans: text,spans; "
 		"spans is a list of [begin, end] in characters of the text. ids: "
-		"input_ids,labels; a token with label -100 does not count. mask: input_ids,mask; "
-		"the mask has 0 or 1 per token."},
+		"input_ids,labels; a token with label -100 does not count (without labels, as in "
+		"--field input_ids, all count). mask: input_ids,mask; the mask has 0 or 1 per "
+		"token."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
 		"Chat template that lays out conversations: chatml, llama3, llama3.1, qwen, "
 		"qwen3, qwen3-2507, a file, or a directory of Hugging Face. Without --record, it "
@@ -303,9 +307,7 @@ static void print_dropped(const struct prepared *d)
 	const struct {
 		int64_t n;
 		const char *why;
-	} all[] = {{d->n_short, "too short"}, {d->n_long, "too long"},
-		{d->n_not_kept, "without a match of --keep"},
-		{d->n_dropped, "with a match of --drop"}, {d->n_duplicate, "duplicates"}};
+	} all[] = {PREPARED_DROPPED(d)};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		if (all[i].n)
 			info("%lld of %lld documents dropped: %s", (long long)all[i].n,
@@ -499,8 +501,8 @@ static int train_vocabulary(
 	note_idle_options(o, false);
 	int rc = train_vocab_run(&c, texts, &done, e);
 	if (!rc && done.n_broken)
-		warn("%lld lines without a document were skipped",
-			(long long)done.n_broken);
+		warn("%lld broken line%s skipped", (long long)done.n_broken,
+			plural(done.n_broken));
 	if (!rc)
 		info("%s of text in %lld document%s (%lld dropped), %s different words, "
 		     "a vocabulary of %lld tokens",

@@ -253,6 +253,7 @@ static int64_t learn_from_text(
 	struct tokenizer *t = s->x->learn;
 	pthread_mutex_lock(&s->lock);
 	int64_t used = t->kind->learn(t, text, n, last, e);
+	s->x->learned.n++;
 	pthread_mutex_unlock(&s->lock);
 	if (used >= 0 && used < n) {
 		err_set(e, EX_DATAERR, "the text ends within a character");
@@ -266,19 +267,22 @@ static const char *file_name(const struct worker *w, const struct document_part 
 	return w->s->x->inputs->files[part->file].name;
 }
 
-static bool is_jsonl(const struct worker *w, const struct document_part *part)
+/* Returns true for a file that has many documents, so that one that cannot be read is skipped. */
+static bool has_records(const struct input_file *f)
 {
-	return w->s->x->inputs->files[part->file].is_jsonl;
+	return f->is_jsonl || f->is_table;
 }
 
 /* Prefixes an error with the file and the position of byte `bad` of a part. Returns -1. */
 static int prefix_position(const struct worker *w, const struct document_part *part,
 	int64_t bad, struct err *e)
 {
-	if (is_jsonl(w, part))
+	const struct input_file *f = &w->s->x->inputs->files[part->file];
+	if (has_records(f))
 		return err_prefix(e,
-			"%s:%lld: byte %lld of the text: ", file_name(w, part),
-			(long long)part->position, (long long)bad);
+			f->is_table ? "%s: row %lld: byte %lld of the text: "
+				    : "%s:%lld: byte %lld of the text: ",
+			f->name, (long long)part->position, (long long)bad);
 	return err_prefix(e, "%s: byte %lld: ", file_name(w, part),
 		(long long)(part->position + bad));
 }
@@ -318,7 +322,7 @@ static int process_document(struct worker *w, const struct document_part *part,
 	int fate = filter_part(w, part, text, n, e);
 	if (fate < 0)
 		return prefix_position(w, part, 0, e);
-	if (f->is_jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
+	if (has_records(f) && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
 		return count_broken_line(x->p, f, part, &w->document, &why, e) < 0 ? -1
 										   : 0;
 	struct piece_document *d = append_piece_document(&w->piece);
@@ -431,7 +435,12 @@ static int process_batch(void *worker, const struct batch *b, struct err *e)
 		if (process_part(w, b, &b->parts[i], e))
 			return -1;
 	p->head.n_lines_broken = w->document.n_broken;
-	return x->learn ? 0 : pieces_add(x->pieces, p, e);
+	if (!x->learn)
+		return pieces_add(x->pieces, p, e);
+	pthread_mutex_lock(&w->s->lock);
+	pass_add(&x->learned, b->number, 0, w->document.n_broken, &p->messages);
+	pthread_mutex_unlock(&w->s->lock);
+	return 0;
 }
 
 static void worker_release(struct worker *w)

@@ -215,6 +215,22 @@ int inputs_open(struct inputs *in, const struct prepare *p, const struct strs *o
 	return 0;
 }
 
+bool inputs_have_tables(const struct inputs *in)
+{
+	bool has = false;
+	for (int64_t i = 0; i < in->n; i++)
+		has = has || in->files[i].is_table;
+	return has;
+}
+
+bool inputs_have_records(const struct inputs *in)
+{
+	bool has = inputs_have_tables(in);
+	for (int64_t i = 0; i < in->n; i++)
+		has = has || in->files[i].is_jsonl;
+	return has;
+}
+
 void inputs_close(struct inputs *in)
 {
 	for (int64_t i = 0; i < in->n; i++) {

@@ -97,6 +97,8 @@ static int learn_text(struct job *j, struct err *e)
 	j->encoding.learn = &j->t;
 	j->encoding.comm = &self;
 	int rc = all->rank ? 0 : read_all_text(j, "pt-prepare: vocabulary", e);
+	if (pass_end(&j->encoding.learned, rc ? &(struct err){0} : e))
+		rc = -1;
 	if (!rc && !all->rank && !j->encoding.text_bytes)
 		rc = err_set(e, EX_DATAERR, "%s: the text is empty",
 			j->inputs.n == 1 ? j->inputs.files[0].name : "all files");

@@ -520,11 +520,12 @@ int loop_run(struct run *r)
 	save_wait_prune(r);
 	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	report_publish_now(r);
+	log_files_end(&r->logs, rc);
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
 			(long long)journal_n_unwritten(&r->report.journal));
 	bool log_failed = r->report.journal_incomplete || r->report.publish_failed ||
-			  r->tensorboard.failed;
+			  log_files_failed(&r->logs);
 	if (rc || !(log_failed || r->trace.failed))
 		return rc;
 	report_event(r, "ends with code %d: not all of the %s%s%s could be written",

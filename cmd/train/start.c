@@ -132,6 +132,17 @@ static bool has_no_step_left(const struct run *r)
 	       !r->t.o.eval_only;
 }
 
+static int open_log_files(struct run *r, const struct train_opts *o, const char *config,
+	int64_t resume, struct err *e)
+{
+	struct log_start s = {.name = r->dir.path,
+		.host = comm_place()->host,
+		.config = config,
+		.resume = resume,
+		.overwrite = o->overwrite};
+	return log_files_open(&r->logs, &o->log_to, o->resolved.worker, s, e);
+}
+
 /* Describes the run, and begins its journal. */
 static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
@@ -147,7 +158,7 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 	if (run_is_first(r) && !o->eval_only && !run_dir_archive_log(r, e) &&
 		!journal_open(&r->report.journal, r->dir.path, resume, no_steps, &info,
 			texts.config.s, texts.arithmetic.s, e))
-		tensorboard_open(r, o, resume, e);
+		open_log_files(r, o, texts.config.s, resume, e);
 	if (r->all->rank == 0 && !no_steps && !report_uses_short_rows(r))
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
@@ -550,7 +561,7 @@ static void close_run(struct run *r)
 	comm_flight_close();
 	dataset_close(&r->data);
 	journal_close(&r->report.journal);
-	tensorboard_close(r);
+	log_files_close(&r->logs);
 	if (r->dir.lock >= 0)
 		close(r->dir.lock);
 	str_free(&r->self_test);

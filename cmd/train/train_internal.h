@@ -8,6 +8,7 @@
 #include "engine/state.h"
 #include "engine/step.h"
 #include "train/faults.h"
+#include "train/log_files.h"
 #include "train/train.h"
 #include "train/local_sgd.h"
 #include "plan/plan.h"
@@ -68,23 +69,6 @@ void report_print(struct run *r, const char *line);
 void report_publish(struct run *r, double seconds);
 /* Writes run.h5 now. */
 void report_publish_now(struct run *r);
-
-/* ---- tensorboard.c: --tensorboard ----------------------------------------------------- */
-
-struct run_tensorboard {
-	char *path; /* path of the event file, on the first rank of a worker; NULL: none */
-	int fd;
-	struct str waiting; /* records that could not be written yet */
-	bool torn; /* the file ends within a record, so nothing more is written */
-	bool failed;
-};
-
-/* Creates the event file of this worker, for the steps after `resume` (-1: a new run). */
-int tensorboard_open(
-	struct run *r, const struct train_opts *o, int64_t resume, struct err *e);
-/* Appends a row to the event file. If that fails, warns once and retries with the next row. */
-void tensorboard_row(struct run *r, const struct row *row);
-void tensorboard_close(struct run *r);
 
 /* ---- trace.c: --trace ---------------------------------------------------------------- */
 
@@ -205,7 +189,7 @@ struct run {
 	struct saver saver;
 	struct run_dir dir;
 	struct run_trace trace;
-	struct run_tensorboard tensorboard;
+	struct log_files logs;
 	struct run_hashes hashes;
 	struct str self_test; /* result of the self-test */
 	int64_t max_bytes;    /* planned memory of the rank that needs most */

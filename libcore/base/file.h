@@ -155,6 +155,10 @@ int stream_read_first(struct stream *s, int fd, const char *name, struct err *e)
 int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(4096)],
 	struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
+/* Returns how many bytes a copy may have: file_spool_limit(), and nine tenths of the free space. */
+int64_t file_spool_space(int fd);
+/* Sets the error that a copy is larger than `limit`, or fails because of `why`. Returns -1. */
+int file_reject_spool(const char *name, int64_t limit, const char *why, struct err *e);
 /* Copies a stream of at most max_bytes bytes to an unnamed file. Returns its descriptor, or -1. */
 int file_copy_stream(int fd, const char *name, int64_t max_bytes, struct err *e);
 /* Functions of a reader that needs a seekable file. */

@@ -575,12 +575,12 @@ static const struct opt options[] = {
 		"a terminal, else full (also under mpiexec)."},
 	{FLAG("columns", "no", T(columns), 0), .help =
 		"Print what each column of the log means, and exit."},
-	{OPT_STR, 0, "tensorboard", "DIRECTORY", NULL, T(tensorboard), 0, .files = "/",
-		.elsewhere = "logging-dir tensorboard-dir", .help =
-		"Also write each row of the log to a TensorBoard event file in this directory. "
-		"With local SGD, worker N writes to worker-N below it. A resumed run starts a new "
-		"file. TensorBoard then shows rows after the checkpoint from the new file only, "
-		"but integer columns (tokens, memory) from both."},
+	{OPT_LIST, 0, "log-to", "KIND:DIRECTORY", NULL, T(log_to), 0,
+		.elsewhere = "tensorboard tensorboard-dir logging-dir report-to", .help =
+		"Also write each row to a file in this directory. tensorboard: an event file. "
+		"wandb: an offline run, for wandb sync DIRECTORY/offline-run-*. Worker N of local "
+		"SGD has worker-N below it. A resumed run has a new file; TensorBoard shows later "
+		"rows from it only, integers from both. On a full disk, rows are kept for later."},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), OPT_RUN, 0, 1e9, .help =
 		"Rewrite run.h5 when it is this much older than the journal, or less often if that "
 		"would take more than a twentieth of the time."},

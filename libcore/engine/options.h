@@ -143,7 +143,7 @@ struct train_opts {
 	int64_t log_every, check_replicas_every;
 	double publish_secs;
 	const char *peak_flops;
-	const char *tensorboard;
+	struct strs log_to;
 	int log_format; /* enum log_format */
 	bool log_all_ranks, dry_run, verbose, columns;
 	struct resolved resolved; /* not an option */

@@ -1,7 +1,7 @@
 /* Reading and writing TensorBoard's event files. */
 #include "run/tfevents.h"
+#include "run/protobuf.h"
 
-#include <endian.h>
 #include <pthread.h>
 
 struct span {
@@ -67,8 +67,6 @@ static double read_double(const char *p)
 }
 
 /* ---- protocol buffers -------------------------------------------------------------- */
-
-enum wire { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_32 = 5 };
 
 struct field {
 	uint64_t number;
@@ -286,52 +284,6 @@ int tfevents_read(
 }
 
 /* ---- writing ----------------------------------------------------------------------- */
-
-static void append_u32(struct str *out, uint32_t v)
-{
-	v = htole32(v);
-	str_add(out, &v, sizeof(v));
-}
-
-static void append_u64(struct str *out, uint64_t v)
-{
-	v = htole64(v);
-	str_add(out, &v, sizeof(v));
-}
-
-static void append_varint(struct str *out, uint64_t v)
-{
-	for (; v >= 0x80; v >>= 7)
-		str_putc(out, (char)(v | 0x80));
-	str_putc(out, (char)v);
-}
-
-static void append_key(struct str *out, unsigned field, enum wire wire)
-{
-	append_varint(out, field << 3 | (unsigned)wire);
-}
-
-static void append_bytes(struct str *out, unsigned field, const void *p, size_t n)
-{
-	append_key(out, field, WIRE_BYTES);
-	append_varint(out, n);
-	str_add(out, p, n);
-}
-
-/* Appends a message as a field of a message, and frees it. */
-static void append_message(struct str *out, unsigned field, struct str *message)
-{
-	append_bytes(out, field, message->s, message->len);
-	str_free(message);
-}
-
-static void append_double(struct str *out, unsigned field, double v)
-{
-	uint64_t bits;
-	memcpy(&bits, &v, sizeof(bits));
-	append_key(out, field, WIRE_64);
-	append_u64(out, bits);
-}
 
 void tfevents_put_record(struct str *out, const struct str *data)
 {
