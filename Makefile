@@ -253,8 +253,9 @@ NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
 NEEDS_wheel = build wheel
+NEEDS_wheel-cuda = build wheel cuda
 NEEDS_deb = build deb
-demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb:
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -395,6 +396,11 @@ wheel-now: programs
 	@$(STAGED) DESTDIR=$(abspath $O/wheel/root) PREFIX=
 	@share/python/make_wheel $O $O/wheel/root $O/wheel
 
+# A wheel of the CUDA plugin, which needs the first one, and cuBLASLt and NCCL from NVIDIA's wheels.
+wheel-cuda-now: all
+	@[ -n "$(CUDA_LIB)" ] || { echo "make wheel-cuda: nvcc is missing" >&2; exit 1; }
+	@NVCC=$(NVCC) share/python/make_wheel --cuda $O $O/wheel
+
 # A package for the Debian of this machine, which needs the libraries that it links.
 deb-now: programs
 	@rm -rf $O/deb/root && mkdir -p $O/deb
@@ -434,10 +440,11 @@ help:
 	@echo '           With nvcc, all and install compile CUDA kernels for minutes. CUDA=no: without them;'
 	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
 	@echo 'wheel      make $O/wheel/pt_train-*.whl for pip: any Linux with glibc 2.28, without root'
+	@echo 'wheel-cuda  make $O/wheel/pt_train_cuda-*.whl: the CUDA plugin; it needs the wheel of the same version'
 	@echo 'deb        make $O/deb/pt_*.deb for the Debian of this machine'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now wheel-cuda-now deb-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE
