@@ -360,7 +360,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs python python/pt action action/examples) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -376,6 +376,10 @@ install: all
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs
+	install -m 644 share/python/pt/*.py $(SHARE)/pt/python/pt
+	install share/action/judge $(SHARE)/pt/action
+	install -m 644 share/action/action.yml $(SHARE)/pt/action
+	install -m 644 share/action/examples/* $(SHARE)/pt/action/examples
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  $(call install_for,$$p,bash) $(SHARE)/bash-completion/completions/$$p; \

@@ -40,9 +40,10 @@ stage() {
 		assert sum("/scripts/" in n for n in executable) == sum("/scripts/" in n for n in z.namelist()) >= 8
 	END
 	data=$(echo in/*.data) info=$(echo in/*.dist-info)
-	diff <(cd root && find share bin -type f ! -path share/pt/directories | sort) \
+	diff <(cd root && find share bin -type f ! -path share/pt/directories ! -path 'share/pt/python/*' | sort) \
 		<(cd "$data" && find data scripts -type f | sed 's,^data/,,; s,^scripts,bin,' | sort)
-	diff -r -x directories root/share "$data/data/share"
+	diff -r -x directories -x python root/share "$data/data/share"
+	diff -r root/share/pt/python/pt in/pt
 	for l in libaec libhdf5 libjansson libpcre2 libutf8proc libxxhash libzstd zlib1g; do
 		[ -s "$info/licenses/LICENSE.$l" ]
 		grep -qx "License-File: LICENSE.$l" "$info/METADATA"
