@@ -56,6 +56,39 @@ static void expect_batch(char *file, int64_t length, const int32_t *targets,
 	token_batch_free(&b);
 }
 
+static void expect_rejected(int n, char *const *files, const char *text)
+{
+	struct token_batch b;
+	e = (struct err){0};
+	assert_int_equal(
+		token_batch_read(&b, n, files, &(struct batch_opts){.end = -1}, &e), -1);
+	token_batch_free(&b);
+	assert_non_null(strstr(e.msg, text));
+	e = (struct err){0};
+}
+
+/* Reads windows of 2 positions and labels of 3, which are padded only in this order. */
+static void expect_lengths(char *windows, char *labels)
+{
+	static const int32_t tokens[12] = {7, 8, 8, 4, 5, 5, 7, 8, 9, 4, 5, 6};
+	static const int32_t targets[12] = {8, 9, -1, 5, 6, -1, 8, 9, -1, 5, 6, -1};
+	static const int32_t pos[12] = {0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2};
+	struct token_batch b;
+	char *files[] = {windows, labels, windows};
+	assert_int_equal(
+		token_batch_read(&b, 2, files, &(struct batch_opts){.end = -1}, &e), 0);
+	assert_int_equal(b.n, 4);
+	assert_int_equal(b.length, 3);
+	assert_int_equal(b.counted, 8);
+	assert_true(b.masked && !b.documents);
+	assert_memory_equal(b.tokens, tokens, sizeof(tokens));
+	assert_memory_equal(b.targets, targets, sizeof(targets));
+	assert_memory_equal(b.pos, pos, sizeof(pos));
+	token_batch_free(&b);
+	expect_rejected(
+		2, files + 1, "sequences have 2 positions, but 3 in the preceding files");
+}
+
 TEST(batches)
 {
 	static const int32_t in[6] = {7, 8, 9, 4, 5, 6}, next[6] = {8, 9, 1, 5, 6, 2};
@@ -97,6 +130,23 @@ TEST(batches)
 			(const char *const[]){"input_ids", "labels", "attention_mask"},
 			v),
 		3, unshifted, along, zeros);
+	/* padding at the end, whose labels do not count; nothing else may be hidden */
+	static const char *const padded[] = {"input_ids", "labels", "attention_mask"};
+	static const int32_t end[6] = {1, 1, 0, 1, 1, 1}, begin[6] = {0, 1, 1, 1, 1, 1};
+	static const int32_t labels[6] = {7, 8, -100, 4, 5, 6},
+			     first[6] = {-100, 8, 9, 4, 5, 6};
+	static const int32_t unpadded[6] = {8, -1, -1, 5, 6, -1};
+	ARRAYS(in, labels, end, in);
+	expect_batch(arrays_file(3, padded, v), 3, unpadded, along, zeros);
+	ARRAYS(in, first, begin, in);
+	expect_rejected(
+		1, (char *[]){arrays_file(3, padded, v)}, "attention_mask hides tokens");
+	ARRAYS(in, in, end, in);
+	expect_rejected(
+		1, (char *[]){arrays_file(3, padded, v)}, "attention_mask hides tokens");
+	/* files with sequences of different lengths: the shorter ones are padded */
+	ARRAYS(in, in, in, in);
+	expect_lengths(arrays_file(1, padded, v), arrays_file(2, padded, v));
 	/* Megatron-LM's arrays */
 	ARRAYS(next, mask, in, pos);
 	expect_batch(arrays_file(4,
