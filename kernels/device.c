@@ -60,8 +60,8 @@ static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct
 	return 0;
 }
 
-/* Loads the cuBLASLt that pip installed in the environment of the program, if any. The dynamic linker
- * then uses it for the plugin, which needs a library of this name. */
+/* Loads the cuBLASLt that pip installed in the environment of the program, if any. The dynamic
+ * linker then uses it for the plugin, which needs a library of this name. */
 static void load_cublaslt(void)
 {
 	scoped_str path = {0};
@@ -86,8 +86,9 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
 				"cannot open the CUDA plugin of pt: %s; cuBLASLt comes with the "
-				"CUDA toolkit, or with `pip install nvidia-cublas` where pip installed "
-				"pt; elsewhere, its directory nvidia/cu13/lib must be in LD_LIBRARY_PATH",
+				"CUDA toolkit, or with `pip install nvidia-cublas` next to pt; "
+				"elsewhere, its directory nvidia/cu13/lib must be in "
+				"LD_LIBRARY_PATH",
 				dlerror());
 		else
 			rc = get_plugin(h, lib, path.s, e);

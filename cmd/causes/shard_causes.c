@@ -1,11 +1,11 @@
-/* Gradients that FSDP did not reduce: each rank has the gradient of its own sequences in its shards.
- * See causes.c. */
+/* Gradients that FSDP did not reduce: each rank has the gradient of its own sequences in its
+ * shards. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
 
-/* How FSDP divides a tensor of the file, of which the checked tensor is a part: its rows; its columns,
- * if the file has it transposed; or its rows as the third part of a fused tensor (q, k and v). */
+/* How FSDP divides the checked tensor: by rows; by columns, if the file has the tensor transposed;
+ * or by the rows of a fused tensor, if the file has q, k and v as one tensor. */
 enum cut { CUT_ROWS, CUT_COLUMNS, CUT_FIRST, CUT_SECOND, CUT_THIRD, N_CUTS };
 
 /* Returns the rank of n that has the element at a row and column, as torch.chunk divides them. */

@@ -58,8 +58,8 @@ static int64_t rows_of(const struct int_array *a)
 	return n;
 }
 
-/* Returns true if an attention mask hides only positions at the end of sequences, whose labels do not
- * count: no other position depends on them. */
+/* Returns true if an attention mask hides only positions at the end of sequences, where labels do
+ * not count: no other position depends on them. */
 static bool hides_only_padding(const struct int_array *mask, const struct roles *r)
 {
 	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS];
@@ -159,7 +159,7 @@ static int label_shift(const struct roles *r)
 	return !n_wrong[1] ? 1 : !n_wrong[0] ? 0 : -1;
 }
 
-/* Fills a sequence from position n on with copies of the token before, whose targets do not count. */
+/* Fills a sequence from position n on with copies of the token before, without targets. */
 static void pad_sequence(struct token_batch *b, int64_t i, int64_t n)
 {
 	for (int64_t t = n, at = i * b->length + n; t < b->length; t++, at++) {
@@ -208,7 +208,8 @@ static int check_length(const struct token_batch *b, const struct roles *r,
 	return 0;
 }
 
-/* Sets positions of the next sequence, and document starts: where positions restart, or after an end token. */
+/* Sets positions of the next sequence, and document starts: where positions restart, or after an
+ * end token. */
 static int set_positions(struct token_batch *b, int64_t length, const int64_t *pos,
 	const struct batch_opts *o, const char *path, struct err *e)
 {
