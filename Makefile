@@ -254,9 +254,10 @@ NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
 NEEDS_wheel = build wheel
+NEEDS_wheel-cuda = build wheel cuda
 NEEDS_deb = build deb
 NEEDS_pack-gpu = build check
-demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb pack-gpu:
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb pack-gpu:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -364,7 +365,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs python python/pt action action/examples) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -380,6 +381,10 @@ install: all
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs
+	install -m 644 share/python/pt/*.py $(SHARE)/pt/python/pt
+	install share/action/judge $(SHARE)/pt/action
+	install -m 644 share/action/action.yml $(SHARE)/pt/action
+	install -m 644 share/action/examples/* $(SHARE)/pt/action/examples
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  $(call install_for,$$p,bash) $(SHARE)/bash-completion/completions/$$p; \
@@ -399,6 +404,11 @@ wheel-now: programs
 	@rm -rf $O/wheel/root && mkdir -p $O/wheel
 	@$(STAGED) DESTDIR=$(abspath $O/wheel/root) PREFIX=
 	@share/python/make_wheel $O $O/wheel/root $O/wheel
+
+# A wheel of the CUDA plugin, which needs the first one, and cuBLASLt and NCCL from NVIDIA's wheels.
+wheel-cuda-now: all
+	@[ -n "$(CUDA_LIB)" ] || { echo "make wheel-cuda: nvcc is missing" >&2; exit 1; }
+	@NVCC=$(NVCC) share/python/make_wheel --cuda $O $O/wheel
 
 # A package for the Debian of this machine, which needs the libraries that it links.
 deb-now: programs
@@ -440,10 +450,11 @@ help:
 	@echo '           With nvcc, all and install compile CUDA kernels for minutes. CUDA=no: without them;'
 	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
 	@echo 'wheel      make $O/wheel/pt_train-*.whl for pip: any Linux with glibc 2.28, without root'
+	@echo 'wheel-cuda  make $O/wheel/pt_train_cuda-*.whl: the CUDA plugin; it needs the wheel of the same version'
 	@echo 'deb        make $O/deb/pt_*.deb for the Debian of this machine'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb pack-gpu \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb pack-gpu \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now pack-gpu-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now wheel-cuda-now deb-now pack-gpu-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE

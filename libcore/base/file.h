@@ -28,6 +28,9 @@ int file_read_lines(int fd, const char *name, line_fn *on_line, void *context,
 	struct str *incomplete, struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
+/* Sets *out to the first file that a pattern of glob() matches, relative to the program's
+ * directory. Returns false if there is none. */
+bool file_find_near_program(struct str *out, const char *pattern);
 /* Sets *out to the path of an installed data file, relative to share/. Defined in preset.c. */
 void share_path(struct str *out, const char *relative);
 /* Closes a directory, unless NULL, at the end of its scope: `scoped_dir *d = opendir(path)`. */

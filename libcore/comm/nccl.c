@@ -8,6 +8,7 @@
  * use. NCCL matches calls by their order, the same on all ranks.
  *
  * See NVIDIA's guide: "Communicator Fault Tolerance", "Group Calls", "In-place Operations". */
+#include "base/file.h"
 #include "comm/nccl_internal.h"
 
 #include <dlfcn.h>
@@ -29,12 +30,17 @@ struct nccl nccl;
 
 int nccl_library(struct err *e)
 {
-	const char *given = getenv("PT_NCCL");
-	const char *path = given && *given ? given : "libnccl.so.2";
+	scoped_str near = {0};
+	const char *given = getenv("PT_NCCL"), *path = "libnccl.so.2";
 	void *symbol = NULL;
 	int rc = 0;
 	if (nccl.version)
 		return 0;
+	if (given && *given)
+		path = given;
+	else if (file_find_near_program(&near, /* where pip installs it */
+			 "../lib*/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"))
+		path = near.s;
 	nccl.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!nccl.library)
 		return err_set(e, EX_FAILED, "NCCL: %s", dlerror());
