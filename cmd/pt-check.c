@@ -94,9 +94,9 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "cp", "N", "1", O(check.cp), 0, 1, 4096, .help =
 		"Number of context-parallel ranks of the run."},
 	{OPT_INT, 0, "dp", "N", "1", O(check.dp), 0, 1, 1e6, .help =
-		"Number of data-parallel ranks of the run that replicate parameters."},
+		"Number of data-parallel ranks that replicate parameters in the run."},
 	{OPT_INT, 0, "fsdp", "N", "1", O(check.fsdp), 0, 1, 1e6, .help =
-		"Number of data-parallel ranks of the run that shard parameters."},
+		"Number of data-parallel ranks that shard parameters in the run."},
 	{OPT_INT, 0, "accumulation", "N", "1", O(check.accumulation), 0, 1, 1e6, .help =
 		"Number of micro-batches that each rank accumulated."},
 	{OPT_FLAG, 0, "two-runs", NULL, "no", O(two_runs), .help =

@@ -635,7 +635,7 @@ static const struct opt options[] = {
 		"Run directory, for the journal, run.h5 and checkpoints. Without the option, the "
 		"first of run-001, run-002 and so on that does not exist."},
 	{FLAG("overwrite", "no", T(overwrite), 0), .help =
-		"Start a new run in a directory that already holds one."},
+		"Start a new run in a directory that already holds a run."},
 	{OPT_STR, 'r', "resume", "CHECKPOINT", NULL, T(resume), OPT_REPLAY, .files = ".h5",
 		.elsewhere = "resume-from-checkpoint resume-from load-checkpoint", .help =
 		"Resume from a checkpoint. Options that are not given come from the checkpoint. "
@@ -676,7 +676,7 @@ static const struct opt options[] = {
 		"state is written in the background."},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6,
 		.elsewhere = "save-total-limit", .help =
-		"Keep the last N checkpoints and the best one (0: all)."},
+		"Keep the last N checkpoints and the best checkpoint (0: keep all checkpoints)."},
 
 	{OPT_GROUP, .name = "Log"},
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,
