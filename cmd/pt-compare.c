@@ -43,7 +43,7 @@ static const struct opt options[] = {
 		"The format of the logs: one of FORMATS, or a file that describes formats of your "
 		"own, with a dot or a slash in its name. auto: detect the format of each log."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
-		"Read logs of other programs line by line with a PCRE2 regular expression. Its "
+		"Read logs of other programs line by line with a PCRE2 regular expression. The "
 		"named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. Lines "
 		"that do not match are skipped. If no group is named step, rows are counted."},
 	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = by_names, .help =
@@ -119,8 +119,8 @@ static const struct opt options[] = {
 		"a band from the lowest to the highest."},
 	{OPT_FLAG, 0, "whole-range", NULL, "no", O(whole_range), .help =
 		"Show all values in graphs, plots and reports. Without this option, values far "
-		"from the other values, as in the first steps, may lie outside; a note reports "
-		"them."},
+		"from the other values, as in the first steps, may lie outside the drawn range; a "
+		"note reports such values."},
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
@@ -142,8 +142,8 @@ static const struct opt options[] = {
 		"The format that --export writes. auto: determined by the name of the file; CSV "
 		"for standard output."},
 	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
-		"Also compare speed and memory, with the noise of the runs. This does not change "
-		"the exit status."},
+		"Also compare speed and memory, with the noise of the runs. The comparison of "
+		"speed does not change the exit status."},
 	{OPT_FLAG, 't', "table", NULL, "no", O(table), .help =
 		"Print the curves side by side, separated by tabs."},
 	{OPT_END},

@@ -192,9 +192,9 @@ static const struct opt options[] = {
 		"Print the attributes of shards as key = value lines, without reading the "
 		"tokens."},
 	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
-		"Verify whole shards: the seal, the checksums of every block of tokens and of "
-		"the tokens of each file, that each token is in the vocabulary, and where "
-		"documents begin. All shards are checked, even after a failure."},
+		"Verify whole shards: the seal, the checksums of every block of tokens and of the "
+		"tokens of each file, the values of all tokens (which must be in the vocabulary), "
+		"and the beginnings of documents. All shards are checked, even after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =

@@ -307,7 +307,7 @@ static const struct opt options[] = {
 		"each chunk except the last, to measure what this rounding costs."},
 
 	{OPT_GROUP, .name = "Parallel layout", .help =
-		"With --virtual, the layout does not change the result. Without it, the virtual "
+		"With --virtual, the layout does not change the result. Without --virtual, the virtual "
 		"degrees are the degrees of --tp (or --tile) and --cp."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-replicate-degree", .help =
