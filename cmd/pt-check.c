@@ -53,9 +53,10 @@ static const struct opt options[] = {
 		"counted: the number of targets that count. weights: the sum of their weights."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
-		"The model's configuration, such as the number of heads, which the tensors of a "
-		"PyTorch checkpoint do not determine: Hugging Face's config.json, or options of "
-		"pt-train. Default: config.json next to the checkpoint, if there is one."},
+		"The model's configuration: the options that the tensors of a PyTorch checkpoint "
+		"do not determine, such as the number of heads. The file is Hugging Face's "
+		"config.json, or has options of pt-train. Default: config.json next to the "
+		"checkpoint, if this file exists."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. Default: the "
 		"directory that adapter_config.json names."},

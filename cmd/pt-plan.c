@@ -68,8 +68,7 @@ static const struct opt options[] = {
 		"large models are planned with fewer layers."},
 	{OPT_GROUP, .name = "Output"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
-		"Number of layouts to list, fastest first by the middle of the band of their "
-		"time."},
+		"Number of layouts to list, sorted by the middle of the band of the predicted time."},
 	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
 		"Print only the arguments of the trainer for the fastest layout."},
 	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =

@@ -307,8 +307,8 @@ static const struct opt options[] = {
 		"each chunk except the last, to measure what this rounding costs."},
 
 	{OPT_GROUP, .name = "Parallel layout", .help =
-		"With --virtual, the layout does not change the result. Without --virtual, the virtual "
-		"degrees are the degrees of --tp (or --tile) and --cp."},
+		"With --virtual, the layout does not change the result. Without --virtual, the "
+		"virtual degrees are the degrees of --tp (or --tile) and --cp."},
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-replicate-degree", .help =
 		"Degree of data parallelism: ranks with different samples and the same parameters. "
@@ -596,8 +596,8 @@ static const struct opt options[] = {
 		"Gain of the exponentially weighted moving mean and variance of the norms."},
 	{OPT_INT, 0, "edit-ewma-warmup", "N", "120", E(detect.warmup), OPT_ARITH, 0, 1e4,
 		.needs = "--edit-skip-anomaly", .help =
-		"Number of synchronizations before the first norm is judged; the variance is "
-		"measured over these. Norms rise with the learning rate, so in a new run the "
+		"Number of synchronizations before the first norm is judged, and over which the "
+		"variance is measured. Norms rise with the learning rate, so in a new run the "
 		"default grows, up to 10000, until it covers --warmup."},
 	{OPT_DOUBLE, 0, "edit-ewma-threshold", "Z", "3", E(detect.threshold), OPT_ARITH, 0, 1e30,
 		.needs = "--edit-skip-anomaly", .help =
