@@ -138,7 +138,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), OPT_MODEL, 0.001, 1e6, .help =
 		"With --rope-scaling llama3, wavelengths below rope-original/X are not scaled."},
 	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
-		"Context length before --rope-scaling llama3 or yarn."},
+		"Original context length, before --rope-scaling llama3 or yarn."},
 	{OPT_DOUBLE, 0, "rope-slow", "X", "1", M(rope_slow), OPT_MODEL, 0.001, 1e6,
 		.elsewhere = "beta-slow", .help =
 		"With yarn, channels that rotate up to X times in the original context are fully "
@@ -691,9 +691,9 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "tensorboard", "DIRECTORY", NULL, T(tensorboard), 0, .files = "/",
 		.elsewhere = "logging-dir tensorboard-dir", .help =
 		"Also write each row of the log to a TensorBoard event file in this directory. "
-		"With local SGD, worker N writes to worker-N below it. A resumed run starts a new "
-		"file. TensorBoard then shows rows after the checkpoint from the new file only, "
-		"but integer columns (tokens, memory) from both."},
+		"With local SGD, worker N writes to worker-N below this directory. A resumed run "
+		"starts a new file. TensorBoard then shows rows after the checkpoint from the new "
+		"file only, but integer columns (tokens, memory) from both files."},
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), OPT_RUN, 0, 1e9, .help =
 		"Rewrite run.h5 when run.h5 is this much older than the journal, or less often if "
 		"rewriting would take more than a twentieth of the time."},
