@@ -29,56 +29,62 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Output"},
 	{OPT_STR, 'o', "out", "FILE", NULL, O(out), .files = "", .help =
-		"File to write; for Hugging Face's format a new directory. - is standard output, "
-		"for a checkpoint."},
+		"File to write, or for Hugging Face's format a new directory. The name - writes a "
+		"checkpoint to standard output."},
 	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
-		"Replace existing files, but not a directory of Hugging Face's format. rm: also "
-		"remove the targets of latest.h5 and best.h5, and damaged files."},
+		"Replace existing files, but not a directory of Hugging Face's format. With rm: "
+		"also remove the targets of latest.h5 and best.h5, and damaged files."},
 	{OPT_GROUP, .name = "Comparing and showing"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
-		"diff: compare the optimizer state too."},
+		"With diff: compare the optimizer state too."},
 	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), .help =
-		"diff: exit with 1 also when only attributes, options or the vocabulary differ."},
+		"With diff: exit with 1 also when only attributes, options or the vocabulary "
+		"differ."},
 	{OPT_FLAG, 0, "options", NULL, "no", O(options), .help =
-		"show: print the options of the run instead of the tensors."},
+		"With show: print the options of the run instead of the tensors."},
 	{OPT_GROUP, .name = "Converting"},
 	{OPT_ENUM, 't', "to", NULL, "auto", O(to), .values = convert_names, .help =
-		"Format of the output. auto: pt if the name is - or ends with .h5, llmc if it ends "
-		"with .bin, else huggingface. torch is an error: such files can only be read."},
+		"Format of the output. auto: pt if the name is - or ends with .h5, llmc if the "
+		"name ends with .bin, else huggingface. torch is an error, because pt-ckpt only "
+		"reads such files."},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
-		.help = "convert: type of the stored elements, rounded to nearest, ties to even. "
-		"cast: type to round the values to."},
+		.help =
+		"With convert: type of the stored elements, rounded to nearest, ties to even. With "
+		"cast: type to which the values are rounded."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_bytes), .help =
-		"huggingface: maximum bytes of tensors per file. 0: one file."},
+		"Maximum bytes of tensors per file of Hugging Face's format. 0: one file."},
 	{OPT_FLAG, 0, "padding", NULL, "no", O(padding), .help =
-		"huggingface: also write rows that pad the vocabulary; vocab_size counts them."},
+		"In Hugging Face's format, also write the rows that pad the vocabulary, and count "
+		"these rows in vocab_size."},
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
-		"convert: store the vocabulary of this checkpoint or shard, or of a tokenizer's "
-		"directory or file, such as tokenizer.json. Files of other formats have none."},
+		"With convert: store the vocabulary of this checkpoint or shard, or of a "
+		"tokenizer's directory or file, such as tokenizer.json. Model files of other "
+		"programs have no vocabulary."},
 	{OPT_STR, 0, "model-config", "FILE", NULL, O(how.config), .files = "", .help =
 		"For PyTorch and Hugging Face: a file with the options that tensors do not "
-		"determine, such as the number of heads. Hugging Face's config.json, or for "
-		"PyTorch also a file of pt-train options. Default: config.json next to the "
+		"determine, such as the number of heads. The file is Hugging Face's config.json, "
+		"or for PyTorch also a file of pt-train options. Default: config.json next to the "
 		"checkpoint."},
 	{OPT_GROUP, .name = "Combining and selecting"},
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
-		"merge: the weight of each checkpoint. They need not sum to 1."},
+		"With merge: the weight of each checkpoint. The weights need not sum to 1."},
 	{OPT_DOUBLE, 0, "decay", "X", "0.9", O(decay), 0, 0, 1, .help =
-		"ema: each further checkpoint y replaces the average a by X a + (1 - X) y."},
+		"With ema: each further checkpoint y replaces the average a by X a + (1 - X) y."},
 	{OPT_LIST, 0, "tensor", "PATTERN", NULL, O(tensors), .help =
-		"extract: keep the tensors whose names match the shell pattern. May be repeated."},
+		"With extract: keep the tensors with names that match the shell pattern. May be "
+		"repeated."},
 	{OPT_LIST, 0, "rename", "OLD=NEW", NULL, O(renames), .help =
-		"rename: replace the first OLD in each name by NEW. ^OLD: only at the begin; OLD$: "
-		"only at the end. May be repeated."},
+		"With rename: replace the first OLD in each name by NEW. ^OLD is replaced only at "
+		"the beginning of a name, and OLD$ only at the end. May be repeated."},
 	{OPT_GROUP, .name = "Pruning"},
 	{OPT_INT, 0, "keep-last", "N", "0", O(keep_last), 0, 0, 1e15, .help =
-		"prune: keep the last N checkpoints."},
+		"With prune: keep the last N checkpoints."},
 	{OPT_INT, 0, "keep-every", "STEPS", "0", O(keep_every), 0, 0, 1e15, .help =
-		"prune: keep the checkpoint of every step that this number divides."},
+		"With prune: keep the checkpoint of every step that this number divides."},
 	{OPT_INT, 0, "keep-best", "N", "0", O(keep_best), 0, 0, 1e15, .help =
-		"prune: keep the N checkpoints with the lowest validation losses."},
+		"With prune: keep the N checkpoints with the lowest validation losses."},
 	{OPT_FLAG, 'n', "dry-run", NULL, "no", O(dry_run), .help =
-		"prune: print what would be removed."},
+		"With prune: print the checkpoints that would be removed."},
 	{OPT_GROUP, .name = "Input"},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_END},

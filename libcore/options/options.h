@@ -62,12 +62,12 @@ struct opt {
 	}
 
 /* The option that sets the limit of file_spool(), and the advice when the limit is exceeded. */
-#define OPT_SPOOL_LIMIT(at, flags)                                                      \
-	{                                                                               \
-		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                  \
-			.help = "Copy at most this much of a pipe to a temporary "      \
-				"file in TMPDIR, and never more than nine tenths "      \
-				"of the free space (0: only the limit of nine tenths)." \
+#define OPT_SPOOL_LIMIT(at, flags)                                                     \
+	{                                                                              \
+		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                 \
+			.help = "Maximum bytes of a pipe to copy to a temporary file " \
+				"in TMPDIR, and never more than nine tenths of "       \
+				"the free space (0: only the limit of nine tenths)."   \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \

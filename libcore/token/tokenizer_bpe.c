@@ -164,9 +164,8 @@ struct attrs {
 
 const struct h5_field bpe_fields[] = {
 	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
-		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or a "
-		"regular "
-		"expression; with several lines, each splits the words of the previous line"},
+		"pattern that splits text into words: gpt2, cl100k, o200k, llama3, qwen2, tekken "
+		"or a regular expression; each further line splits the words of the line before"},
 	{"normalizer", H5_TEXT, offsetof(struct attrs, normalizer), true,
 		"the Unicode normalization form of text before it is split: NFC, NFD, NFKC or NFKD"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
