@@ -37,7 +37,7 @@ static void mix_ranks(float *out, const struct gradients *g, int n, int tensor,
 static void choose_mix(const struct cause_search *s, struct gradients *g, int n, int i)
 {
 	const struct tensor *t = model_tensor(s->c, i);
-	const int tensor = s->c->of[i].in_model;
+	const int tensor = s->c->tensors[i].in_model;
 	const int64_t size = tensor_size(t);
 	float *best = xcalloc((size_t)size, sizeof(*best)),
 	      *mix = xcalloc((size_t)size, sizeof(*mix));
@@ -108,7 +108,7 @@ static double unreduced_distance(const struct cause_search *s, int n, bool is_fu
 	struct gradients g[MAX_PARTS] = {{0}};
 	compute_ranks(s, n, is_full, g);
 	for (int k = 0; k < s->n_wrong; k++)
-		if (g[0].g[s->c->of[s->wrong[k]].in_model])
+		if (g[0].g[s->c->tensors[s->wrong[k]].in_model])
 			choose_mix(s, g, n, s->wrong[k]);
 	double dist = largest_residual(s, &g[0]);
 	for (int r = 0; r < n; r++)
