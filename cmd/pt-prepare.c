@@ -518,7 +518,7 @@ static int train_vocabulary(
 			text_count(words, (double)done.n_words),
 			(long long)done.n_tokens);
 	if (!rc && done.n_tokens < o->train_bpe)
-		warn("the text has no more pairs that occur %lld times: %lld tokens instead "
+		warn("no other pair occurs %lld times in the text: the vocabulary has %lld tokens instead "
 		     "of %lld",
 			(long long)o->min_count, (long long)done.n_tokens,
 			(long long)o->train_bpe);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+/* Returns the relative error that a gradient norm may have. */
 static double tolerance(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 1e-3 : 0.02;

@@ -322,7 +322,7 @@ static double weight_by_confidence(enum confidence kind, double p, double x)
 	}
 }
 
-/* Sets w to the weights with exponent x. Returns the residual. */
+/* Sets w[i] to (confidence of t->p[i])^x. Returns the residual of the fit with these weights. */
 static double exponent_residual(
 	const struct target_fit *t, enum confidence kind, double x, double *w)
 {

@@ -332,7 +332,7 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 }
 
 /* Returns true if exp_avg before the step came from another tensor of the same shape. Sets
- * s->detail. */
+ * s->detail to the name of the last tensor that was tried. Exits if the file cannot be read. */
 bool explained_by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

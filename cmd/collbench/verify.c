@@ -367,7 +367,8 @@ int64_t verify_count_wrong(const struct verify *v, const char *send, const char 
 		send += bench_block_elements(&v->c, b) * size;
 	}
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		wrong += count_wrong(v, content_after(v, b),
+		wrong += count_wrong(v,
+			content_after(v, b), /* each rank sends this rank's block */
 			bench_block_elements(&v->c, v->rank), recv);
 		recv += bench_block_elements(&v->c, v->rank) * size;
 	}

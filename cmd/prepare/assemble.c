@@ -92,7 +92,8 @@ static int reject_all_dropped(const struct prepared *d, struct err *e)
 		(long long)(d->n_read + d->n_broken), why.s);
 }
 
-/* Returns how many tokens a lane can have, divided by weight, before a source must be repeated. */
+/* Returns how many tokens a split can take from the sources in proportion to their weights (sum:
+ * `weights`) before a source must be repeated. */
 static double max_unrepeated_tokens(
 	const struct writing *x, const struct share *v, double weights)
 {

@@ -117,8 +117,9 @@ static int add_operand(
 	int rc = glob(text, 0, NULL, &found);
 	if (rc)
 		rc = err_set(e, EX_IOERR,
-			rc == GLOB_NOMATCH ? "%s: no file matches the pattern"
-					   : "%s: a directory cannot be read",
+			rc == GLOB_NOMATCH
+				? "%s: no file matches the pattern"
+				: "%s: cannot read a directory of this pattern",
 			text);
 	for (size_t i = 0; i < found.gl_pathc && !rc; i++)
 		rc = add_path(in, p, found.gl_pathv[i], e);

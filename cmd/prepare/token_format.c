@@ -105,6 +105,7 @@ static struct token_type llmc_type(int64_t vocab)
 	return vocab <= UINT16_MAX + 1 ? u16 : u32;
 }
 
+/* Sets the first three words of llm.c's header: magic, version, number of tokens. */
 static void llmc_header(char *header, struct token_type type, int64_t n)
 {
 	const struct llmc_kind *k = &llmc_kinds[type.bytes == u32.bytes];

@@ -95,7 +95,7 @@ static int count_batches(
 		if (train_words_open(&w[i].words, j->c->config.pattern, e))
 			return -1;
 	}
-	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX)
+	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX) /* a batch failed */
 		return -1;
 	for (int i = 0; i < threads; i++)
 		add_worker(&w[0], &w[i], j->out);

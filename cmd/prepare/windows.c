@@ -88,7 +88,8 @@ static int read_tokens(
 	return 0;
 }
 
-/* Adds a fragment of n tokens of the stream's document; also reads its tokens if l writes. */
+/* Adds a fragment of n tokens of the stream's document, whose spans are the last ones in l->spans;
+ * also reads its tokens if l writes. */
 static int add_fragment(
 	struct layout *l, struct document_stream *s, int64_t at, int64_t n, struct err *e)
 {

@@ -323,7 +323,7 @@ static int set_divisor(struct token_batch *b, const char *option, struct err *e)
 	}
 	if (parse_double(option, &b->divisor) || !(b->divisor > 0 && b->divisor <= 1e30))
 		return err_set(e, EX_USAGE,
-			"--divide-by '%s': neither counted, weights nor a number above 0",
+			"--divide-by '%s': not 'counted', 'weights' or a number above 0",
 			option);
 	return 0;
 }

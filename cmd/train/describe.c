@@ -112,7 +112,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 		add_line(&text, "log",
 			"every %lld steps; pt-train --columns explains its columns",
 			(long long)r->t.o.log_every);
-	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);
+	info("version %s, started %s on %s%s", PT_VERSION, i->started, i->host, text.s);
 	options_note_idle(&r->t.o, &r->t.model, r->all->size);
 	if (r->t.o.verbose)
 		describe_tensors(r);

@@ -75,7 +75,8 @@ static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 	}
 }
 
-/* Sets to[] to numbers [from, end) of one tile, with o's mean, deviation and limit. */
+/* Sets to[] to numbers [from, end) of the sequence, all in one tile, with o's mean, deviation and
+ * limit. */
 static void fill_part(float *to, const struct normal *o, int64_t from, int64_t end)
 {
 	float z[NORMAL_TILE];

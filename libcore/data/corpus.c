@@ -539,7 +539,8 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	return 0;
 }
 
-/* Returns true if the tokens of a file continue the previous files of its corpus. */
+/* Returns true if the tokens of file i continue the previous file of its corpus that has tokens of
+ * the split; files without any are skipped. */
 static bool continues_previous(const struct corpus *c, enum split split, int64_t i)
 {
 	const struct file *f = &c->files[i];

@@ -188,7 +188,7 @@ int64_t stems_list_in_order(
 	const struct placement *x, const struct torch_item **out, struct err *e);
 /* Returns the item of one of our tensors by the dialect's scheme; NULL if it is missing. */
 const struct torch_item *stems_find_item(const struct torch_names *x, const char *ours);
-/* Implements dialect.set_sources for a dialect with a scheme. */
+/* Implements dialect.set_sources for a dialect whose names are a scheme of stems. */
 int stems_set_sources(struct placement *x, int group, struct err *e);
 /* Implements dialect.set_sources if no matrix is transposed. */
 int stems_set_linear_sources(struct placement *x, int group, struct err *e);

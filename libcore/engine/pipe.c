@@ -39,6 +39,7 @@ struct pipe_stage {
 
 /* ---- setup ----------------------------------------------------------------------- */
 
+/* Returns this rank's stage with a global number: stages are dealt to the ranks in turn. */
 static struct pipe_stage *find_stage(const struct pipe *x, int number)
 {
 	return &x->stages[number / x->schedule->ranks];

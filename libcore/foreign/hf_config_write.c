@@ -282,7 +282,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	if (multiple > MAX_MULTIPLE) /* it could not be read again */
 		return err_set(e, EX_DATAERR,
 			"the vocabulary is padded to a multiple of %lld, but " HF_MULTIPLE_KEY
-			" must be at most %d; --padding writes all rows",
+			" must be at most %d; give --padding to write the padding, too",
 			(long long)multiple, MAX_MULTIPLE);
 	if (!path)
 		return 0;

@@ -35,7 +35,7 @@ static int check_layers(
 	return c->layers <= v->n_tensors
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "the options specify %lld layers, but there are only %d tensors",
+				 "the options of the model specify %lld layers, but the file has only %d tensors",
 				 (long long)c->layers, v->n_tensors);
 }
 

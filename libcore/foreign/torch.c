@@ -451,7 +451,8 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 
 /* ---- the format ---------------------------------------------------------------------------- */
 
-/* Opens a model, with the moments of its optimizer if the file has them. */
+/* Opens a checkpoint as a view, with the moments of the optimizer if the file has them. Marks the
+ * tensors that --freeze names as frozen. */
 static int load_model(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {

@@ -256,7 +256,8 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 			"signal %d (9: too little memory? 14: no answer from the file system?)",
 			name, sig);
 	if (sig == SIGXCPU)
-		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
+		return err_set(e, EX_DATAERR,
+			"%s: the file is damaged: HDF5 %s loops on it", name,
 			h5_version());
 	/* (libraries may crash if they get no memory) */
 	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -266,8 +267,8 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 			name, strerror(ENOMEM));
 	if (code == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s allocates too much memory for it", name,
-			h5_version());
+			"%s: the file is damaged: HDF5 %s allocates too much memory for it",
+			name, h5_version());
 	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s crashes on it (%s %d)", name,
 		h5_version(), sig ? "signal" : "code", sig ? sig : code);
 }

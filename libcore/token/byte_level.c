@@ -89,8 +89,8 @@ int read_byte_level_vocab(
 		str_clear(&bytes);
 		if (!*text || decode_byte_level(text, &bytes)) {
 			rc = err_set(e, EX_DATAERR,
-				"token '%.60s' (%u) is not written with GPT-2's characters for "
-				"bytes",
+				"token '%.60s' (ID %u) has a character that is not one of GPT-2's "
+				"characters for bytes",
 				text, id);
 			break;
 		}

@@ -50,7 +50,7 @@ static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char
 	if (parse_int(number, &rank) || rank < 0 || rank >= MAX_VOCAB_IDS)
 		return err_set(e, EX_DATAERR, "'%s' is not a rank", number);
 	if (rank != b->n)
-		return err_set(e, EX_DATAERR, "the rank is %lld, but %lld is expected",
+		return err_set(e, EX_DATAERR, "the rank of the token is %lld, not %lld",
 			(long long)rank, (long long)b->n);
 	vocab_builder_add(b, (uint32_t)rank, bytes->s, bytes->len);
 	return 0;

@@ -29,7 +29,7 @@ setup() {
 	reports 64 'give two checkpoints' pt-check base --batch batch.pt
 	head -c 9000 grads.pt >short.pt
 	code_of 65 pt-check base --grads short.pt --batch batch.pt
-	reports 64 'neither counted, weights nor a number' pt-check base --grads grads.pt --batch batch.pt --divide-by 0
+	reports 64 "not 'counted', 'weights' or a number" pt-check base --grads grads.pt --batch batch.pt --divide-by 0
 }
 
 @test "right steps of adapters: the first, the next, with gradients, in one file" {
