@@ -12,7 +12,8 @@ const struct opt_answer train_answers[] = {
 	{"moe num-experts n-experts n-routed-experts num-local-experts top-k",
 		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
 	{"wandb use-wandb wandb-log wandb-project mlflow comet", NULL,
-		"--log-to wandb:DIRECTORY or tensorboard:DIRECTORY writes logs that these import"},
+		"--log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY "
+		"event files"},
 	{"early-stopping early-stopping-patience patience early-stop",
 		"rules for early stopping",
 		"--ckpt-best keeps the best checkpoint, and pt-compare --follow CONTROL RUN || kill "

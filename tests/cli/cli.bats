@@ -385,10 +385,12 @@ offers() { # PROGRAM WORD...
 		output-dir|unknown option '--output-dir'; did you mean '--out'?
 		max_grad_norm|unknown option '--max_grad_norm'; did you mean '--clip'?
 		bf16|unknown option '--bf16'; --dtype fp32, bf16, fp16 or float8 sets the precision
+		use_wandb|unknown option '--use_wandb'; --log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY event files
+		parquet|unknown option '--parquet'; pt-prepare reads Parquet and Arrow files
 		lora|--lora: adapters such as LoRA are not supported; --freeze REGEX trains a part of the model
 		moe|--moe: mixtures of experts are not supported; --ffn-dim sets the width of the dense layers
 	END
-	for word in dpo find-lr ema patience use_wandb; do
+	for word in dpo find-lr ema patience; do
 		reports 64 'are not supported; ' pt-train --$word 1
 	done
 	reports 64 "none of fp32, bf16, fp16, float8; --dtype bf16" pt-train dtype=bfloat16
