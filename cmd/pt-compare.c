@@ -40,8 +40,8 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
 		"The test runs. All other operands are controls."},
 	{OPT_STR, 0, "format", "NAME | FILE", "auto", O(format), .files = "", .help =
-		"The format of the logs: one of FORMATS, or a file that describes formats of your "
-		"own, with a dot or a slash in its name. auto: detect the format of each log."},
+		"The format of the logs: one of FORMATS, or a file that describes your own formats "
+		"(a name with a dot or a slash). auto: detect the format of each log."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
 		"Read logs of other programs line by line with a PCRE2 regular expression. The "
 		"named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. Lines "

@@ -209,8 +209,8 @@ static const char *metric_name(const char *path)
 	return name ? name : slash ? slash + 1 : path;
 }
 
-/* Reads a file, a directory or a stream (-) into the log r->l. A metric without a name gets its name
- * from the path. */
+/* Reads a file, a directory or a stream (-) into the log r->l. A metric without a name gets its
+ * name from the path. */
 static int read_path(struct log_reading *r, const char *path, struct err *e)
 {
 	r->b.file = strcmp(path, "-") ? metric_name(path) : NULL;

@@ -117,8 +117,8 @@ void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *ne
 	}
 }
 
-/* Sets sums[] of A and B to new arrays with their gradients, from the gradients dW of the matrices that
- * they adapt: dA = scale B^T dW, dB = scale dW A^T. */
+/* Sets sums[] of A and B to new arrays with their gradients, from the gradients dW of the matrices
+ * that they adapt: dA = scale B^T dW, dB = scale dW A^T. */
 static void differentiate_adapter(
 	const struct weights *w, const struct adapter *x, double scale, double **sums)
 {

@@ -195,8 +195,8 @@ int bins_add(struct torch_file *f, const struct strs *paths, struct err *e);
 
 /* Opens f->path as a torch.save() file. */
 int torch_file_open(struct torch_file *f, struct err *e);
-/* Replaces f->path by `path`, a file inside the directory that f was, and opens it as a torch.save()
- * file. Takes ownership of `path`. */
+/* Replaces f->path by `path`, a file inside the directory that f was, and opens it as a
+ * torch.save() file. Takes ownership of `path`. */
 int torch_file_open_inside(struct torch_file *f, char *path, struct err *e);
 /* Opens a file as an archive. The caller closes a->zip.fd. `path` must outlive the archive. */
 int archive_open_path(struct archive *a, const char *path, struct err *e);

@@ -1,5 +1,5 @@
-/* Hugging Face's mixtures of experts with Llama's attention: one tensor per matrix of an expert. (In
- * memory, transformers 5 stacks them; it saves them separately.) */
+/* Hugging Face's mixtures of experts with Llama's attention: one tensor per matrix of an expert.
+ * (In memory, transformers 5 stacks them; it saves them separately.) */
 #include "dialect/dialect.h"
 
 /* clang-format off */

@@ -73,8 +73,8 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 	}
 }
 
-/* Sets the other program's name of a block of our tensor (0: the first, or the only one). Returns NULL
- * if it has none. */
+/* Sets the other program's name of a block of our tensor (0: the first, or the only one). Returns
+ * NULL if it has none. */
 static const struct stem *set_their_name(const struct scheme *s, const char *ours,
 	int block, char name[static FOREIGN_NAME])
 {

@@ -214,8 +214,8 @@ static const struct opt options[] = {
 		"of its own."},
 	{OPT_DOUBLE, 0, "expert-room", "X", "1.5", T(expert_room), OPT_REPLAY, 1, 1e6,
 		.needs = "--ep", .help =
-		"With --ep, memory for the rows of a rank's experts, as a multiple of the number "
-		"that balanced experts have. The run ends if a rank gets more."},
+		"With --ep, memory for X times the rows that the experts of a rank get if the load "
+		"is balanced. The run ends if a rank gets more rows."},
 	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_REPLAY, -1, 3,
 		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: the state that the ranks of --fsdp and --cp shard. 0: nothing. 1: the "

@@ -353,8 +353,8 @@ static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 
 /* ---- mixtures of experts ------------------------------------------------------------------- */
 
-/* Reads the number of experts, under the key `own` or the key that all classes of transformers 5 have,
- * and the experts of a token. */
+/* Reads the number of experts, under the key `own` or the key that all classes of transformers 5
+ * have, and the experts of a token. */
 static int read_experts(const struct hf_reader *r, const char *own, int64_t experts,
 	int64_t per_token, struct model_config *c)
 {

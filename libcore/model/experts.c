@@ -14,8 +14,8 @@
 
 /* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
  * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
- * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
- * each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows
+ * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots
+ * of each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows
  * here. */
 enum {
 	SY = INNER_RESULT,
@@ -33,8 +33,8 @@ enum {
 	FRACTIONS,
 	HERE
 };
-/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
- * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
+/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert;
+ * of the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
 enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, GSY, DSCORES, DSHARED, DX, DGATES };
 
 static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
@@ -414,8 +414,8 @@ static struct mat take_gates(struct pass *p, const struct sublayer_run *sub)
 	return send_rows(p, own);
 }
 
-/* Computes dab and ga of slice s from the gradient z of a, where ranks divide the experts. Sends the
- * gradients of the rows here and of their gates back. */
+/* Computes dab and ga of slice s from the gradient z of a, where ranks divide the experts. Sends
+ * the gradients of the rows here and of their gates back. */
 static void divided_slice_backward(struct pass *p, const struct sublayer_run *sub,
 	struct mat z, struct mat gates, int s)
 {

@@ -81,8 +81,8 @@ static void write_man_group(const struct opt *t, FILE *f)
 	fputs(".Bl -tag -width Ds\n", f);
 }
 
-/* Writes the OPTIONS section of a manual page. `page`: of the groups that are on this page; NULL: of
- * the groups on the program's page, with references to the other pages. */
+/* Writes the OPTIONS section of a manual page. `page`: of the groups that are on this page; NULL:
+ * of the groups on the program's page, with references to the other pages. */
 static void write_man(const struct program *p, const char *page, FILE *f)
 {
 	bool on_page = false;

@@ -18,8 +18,8 @@ static const struct opt common_opts[] = {
 	{OPT_ACTION, 'V', "version",
 		.help = "Print the versions of the program and its libraries, and exit."},
 	{OPT_ACTION, 0, "generate", "KIND",
-		.help = "Print text that is made from the tables of the program, and exit. man: for its "
-			"manual page. Some programs have more kinds."},
+		.help = "Print documentation that is generated from the options of the program, and exit. "
+			"man: the text of the manual page. Some programs have more kinds."},
 	{OPT_ACTION, 0, "complete", "WORD...",
 		.help = "Print the completions of the last word of a command line, for shells, and exit. "
 			"--complete must be the first argument."},

@@ -65,9 +65,9 @@ struct opt {
 #define OPT_SPOOL_LIMIT(at, flags)                                                     \
 	{                                                                              \
 		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                 \
-			.help = "Maximum bytes of a pipe to copy to a temporary file " \
-				"in TMPDIR, and never more than nine tenths of "       \
-				"the free space (0: only the limit of nine tenths)."   \
+			.help = "Copy at most this many bytes of a pipe to a temporary " \
+				"file in TMPDIR, and at most nine tenths of the free "  \
+				"space there (0: only the second limit)."              \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \

@@ -168,7 +168,8 @@ void grads_assign_sums(struct store *s, int unit)
 	allocate_sums(s, unit, &a);
 }
 
-/* Sets the size of each lease, a buffer that units use in turn, and of the sums: the largest unit's. */
+/* Sets the size of each lease, a buffer that units use in turn, and of the sums: the largest
+ * unit's. */
 static void size_leases(struct store *s)
 {
 	struct store_impl *o = s->impl;

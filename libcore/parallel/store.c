@@ -388,8 +388,8 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* Sets differs[rank] for ranks whose hash of a bucket differs from the hash of the first rank with the same
- * shard (plan.wants). Collective over the ranks of the bucket. */
+/* Sets differs[rank] for ranks whose hash of a bucket differs from the hash of the first rank with
+ * the same shard (plan.wants). Collective over the ranks of the bucket. */
 static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t *differs)
 {
 	scoped_ptr uint64_t *hashes = xcalloc((size_t)b->all.c->size, sizeof(*hashes));

@@ -205,8 +205,8 @@ static void insert_text(struct str *out, size_t at, const char *text)
 	str_puts(out, rest.s);
 }
 
-/* Rewrites {n,m}, with w->p at the brace; {,m} becomes {0,m}. A + after it repeats it (not possessive
- * as in PCRE2), and so does a ? after {n}. */
+/* Rewrites {n,m}, with w->p at the brace; {,m} becomes {0,m}. A + after it repeats it (not
+ * possessive as in PCRE2), and so does a ? after {n}. */
 static int rewrite_interval(struct rewriting *w, struct err *e)
 {
 	const char *p = w->p + 1;
