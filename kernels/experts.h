@@ -44,7 +44,7 @@ struct router {
 
 /* Losses of the router, as additions to the gradient of z and as values. Set s of f is for rows i
  * with (first_row + i) / seq_rows = s; seq_rows 0: one set for all rows.
- *	balance: E times the sum of f[e] p[e] over e, with p = s / sum of s for sigmoids
+ *	balance: E times the sum of f[e] p[e] over e, with p = s / sum of s for ROUTER_SIGMOID
  *	z-loss:  lse^2 */
 struct router_losses {
 	const float *

@@ -192,29 +192,33 @@ static void count_leaves(struct device *d, const struct group_leaf *leaves, int 
 /* The two kernels are what the self-test can run. */
 #define NOTE_linear_xent	count_matmul(d, logits, x, w); \
 				NOTE(linear_fwd, .m = {logits, x, w}); NOTE_xent_fused
-#define NOTE_ROUTER		{how->kind * 2 + how->normalize, how->per_row, how->groups, how->top_groups}
+#define ROUTER_INTS		{how->kind * 2 + how->normalize, how->per_row, how->groups, \
+					how->top_groups}
 #define NOTE_route_fwd		count_matmul(d, mat(NULL, h.rows, wr.rows), h, wr); \
-				NOTE(route_fwd, .m = {gates, wr, h, shared, mat((void *)bias, 1, wr.rows)}, \
-					.n = NOTE_ROUTER)
+				NOTE(route_fwd, .n = ROUTER_INTS, \
+					.m = {gates, wr, h, shared, mat((void *)bias, 1, wr.rows)})
 #define NOTE_route_bwd		count_matmul(d, dz, h, wr); \
-				NOTE(route_bwd, .m = {dz, wr, h, dg, gates}, .n = NOTE_ROUTER, \
+				NOTE(route_bwd, .m = {dz, wr, h, dg, gates}, .n = ROUTER_INTS, \
 					.p = losses && losses->f)
 #define NOTE_route_bwd_x	count_matmul(d, dz, dh, wr); NOTE(route_bwd_x, .m = {dh, dz, wr})
 #define NOTE_route_bwd_w	count_matmul(d, dz, h, dw); NOTE(route_bwd_w, .m = {dw, dz, h})
-#define NOTE_sort_slots		NOTE(sort_slots, .n = {rows, how->per_row, how->experts, rows / chunk_rows})
+#define NOTE_sort_slots		NOTE(sort_slots, .n = {rows, how->per_row, how->experts, \
+					rows / chunk_rows})
 #define NOTE_rows_take		NOTE(rows_take, .m = {x, h}, .n = {divisor})
 #define NOTE_rows_put		NOTE(rows_put, .m = {h, x})
 #define NOTE_slots_combine	NOTE(slots_combine, .m = {y, x, gates, more}, .n = {k, pos != NULL})
+#define GROUP_INTS		{groups->n, groups->per_block}
 #define NOTE_groups_fwd		count_groups(d, y, x, w, groups); \
-				NOTE(groups_fwd, .m = {y, x, w}, .n = {groups->n, groups->per_block})
+				NOTE(groups_fwd, .m = {y, x, w}, .n = GROUP_INTS)
 #define NOTE_groups_bwd_x	count_groups(d, dy, dx, w, groups); \
-				NOTE(groups_bwd_x, .m = {dx, dy, w}, .n = {groups->n, groups->per_block})
+				NOTE(groups_bwd_x, .m = {dx, dy, w}, .n = GROUP_INTS)
 #define NOTE_groups_bwd_w	count_leaves(d, leaves, n_leaves, x, groups); \
 				if (n_leaves) \
 					NOTE(groups_bwd_w, .m = {leaves->dw, dy, x}, \
 						.n = {n_leaves, groups->n, leaves->before != NULL})
 #define NOTE_expert_act_fwd	NOTE(expert_act_fwd, .m = {a, ab}, .n = {kind})
-#define NOTE_expert_act_bwd	NOTE(expert_act_bwd, .m = {dab, ga, z, ab}, .n = {kind, index != NULL, stride})
+#define NOTE_expert_act_bwd	NOTE(expert_act_bwd, .m = {dab, ga, z, ab}, \
+					.n = {kind, index != NULL, stride})
 #define NOTE_counts_sum		NOTE(counts_sum, .n = {n_sets, per_sum, experts, add})
 #define NOTE_counts_fractions	NOTE(counts_fractions, .n = {n_sets, experts})
 #define NOTE_bias_balance	NOTE(bias_balance, .n = {experts, center})

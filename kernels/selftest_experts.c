@@ -234,7 +234,7 @@ struct group_pairs {
 	struct row_groups of[SIDES];
 };
 
-/* Makes the groups of the trial; per_block: groups of a block, of which the first has the rows. */
+/* Makes the groups of the trial: per_block groups for each block, and the first has its rows. */
 static void make_groups(struct trial *t, struct group_pairs *g, int64_t per_block)
 {
 	static const int32_t ends[GROUP_BLOCKS] = {FULL, FULL, TRIAL_ROWS};

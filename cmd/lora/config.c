@@ -117,8 +117,8 @@ static int read_config(struct lora *l, struct err *e)
 	return 0;
 }
 
-static int open_base(
-	struct lora *l, const char *base, const struct open_options *how, struct err *e)
+static int open_base(struct lora *l, const char *path, const char *base,
+	const struct open_options *how, struct err *e)
 {
 	const char *named =
 		json_string_value(json_object_get(l->json, "base_model_name_or_path"));
@@ -131,8 +131,10 @@ static int open_base(
 	l->has_base = true;
 	if (convert_model(&l->base, &l->m, e))
 		return -1;
-	l->n_list =
-		foreign_list(hf_schemes[l->m.c.arch], &l->m, l->m.c.vocab, &l->list, e);
+	if (l->m.c.experts)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: adapters of models with experts are not supported", path);
+	l->n_list = foreign_list(hf_scheme(&l->m), &l->m, l->m.c.vocab, &l->list, e);
 	return l->n_list < 0 ? -1 : 0;
 }
 
@@ -148,7 +150,7 @@ int lora_open(struct lora *l, const char *path, const char *base,
 			"%s: there is no %s next to the adapter, which has lora_alpha and r; "
 			"save_pretrained() writes it",
 			path, config_name);
-	return read_config(l, e) || open_base(l, base, how, e) ? -1 : 0;
+	return read_config(l, e) || open_base(l, path, base, how, e) ? -1 : 0;
 }
 
 void lora_close(struct lora *l)

@@ -154,7 +154,7 @@ static double inverse_rms(const double *x, int64_t n, double eps)
 /* Returns the number of channels that a norm of queries or keys covers. */
 static int64_t qk_norm_width(const struct sequence_work *w, int64_t width)
 {
-	return w->m->arch->wide_qk_norm ? width : w->m->head_dim;
+	return model_has_wide_qk_norm(w->m) ? width : w->m->head_dim;
 }
 
 /* Sets y to the RMSNorm of each head of x [n][width], or of all heads at once. */

@@ -148,7 +148,7 @@ static void multiply_groups(struct mat y, struct mat x, struct mat w, bool acros
 		struct mat block = mat_rows(w, b * out, out);
 		if (end == first)
 			continue;
-		tasks[n++].g = (struct gemm){
+		tasks[n].g = (struct gemm){
 			.m = end - first,
 			.n = y.cols,
 			.k = x.cols,
@@ -159,6 +159,7 @@ static void multiply_groups(struct mat y, struct mat x, struct mat w, bool acros
 			.type = y.type,
 			.alpha = 1,
 		};
+		n++;
 	}
 	run_tasks(tasks, n);
 	free(tasks);

@@ -57,13 +57,13 @@ enum { KEY_CHOSEN = INT32_MIN, KEY_MASKED, KEY_INFINITE = (int32_t)0x807fffff };
 static inline int32_t score_key(float x)
 {
 	int32_t bits = (int32_t)bits_of(x + 0.0f);
-	int32_t key = bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
+	int32_t key = bits < 0 ? bits ^ INT32_MAX : bits;
 	return x != x ? KEY_INFINITE : key;
 }
 
 static inline float key_score(int32_t key)
 {
-	return float_of((uint32_t)(key ^ (int32_t)((uint32_t)(key >> 31) >> 1)));
+	return float_of((uint32_t)(key < 0 ? key ^ INT32_MAX : key));
 }
 
 /* Returns the index of the largest key, the lowest of equal ones. */

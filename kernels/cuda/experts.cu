@@ -183,10 +183,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) expert_act_bw
 	T *dab, T *ga, float *dg, const T *z, const T *ab, const float *gates,
 	const int32_t *index, int64_t stride, int64_t rows, int64_t f, bool whole)
 {
-	enum {
-		N = PER_PACK<T>,
-		STEP = threads_of_rows<WARPS>() / (WARPS == 1 ? WARPS_PER_BLOCK : 1)
-	};
+	enum { N = PER_PACK<T>, STEP = WARPS * WARP };
 	int64_t row = thread_row<WARPS>();
 	float sum = 0;
 	if (row >= rows)

@@ -56,12 +56,12 @@ enum {
 static __device__ inline int score_key(float x)
 {
 	int bits = __float_as_int(x + 0.0f); /* 0 and -0 have one key */
-	return x != x ? (int)KEY_INFINITE : bits ^ (int)((unsigned)(bits >> 31) >> 1);
+	return x != x ? (int)KEY_INFINITE : bits < 0 ? bits ^ INT32_MAX : bits;
 }
 
 static __device__ inline float key_score(int key)
 {
-	return __int_as_float(key ^ (int)((unsigned)(key >> 31) >> 1));
+	return __int_as_float(key < 0 ? key ^ INT32_MAX : key);
 }
 
 /* Returns the index of the largest key, the lowest of equal ones. All lanes get it. */

@@ -135,22 +135,27 @@ int64_t head_width(const struct model_config *c);
 /* ---- stems.c: tensors by stems, and the classes of Hugging Face ------------------------------ */
 
 struct stem {
-	const char *ours, *theirs; /* names of a module in pt and in the other program */
+	/* Names of a module in pt and in the other program. For a stack of experts, theirs has a * in the
+	 * place of the number of an expert, and names the matrix of even blocks. */
+	const char *ours, *theirs;
 	bool transposed;
-	bool no_bias; /* never has a bias */
+	bool no_bias;	    /* never has a bias */
+	const char *second; /* module of the odd blocks of a stack; NULL: as `theirs` */
+	const char *bias;   /* their name of the bias; NULL: ".bias" */
 };
 
 struct scheme {
 	const char *layers; /* name before the number of a layer */
 	bool has_biases;    /* all modules have a bias, except no_bias */
-	struct stem stems[18];
+	struct stem stems[24];
 	/* Modules in the class's order of registration, which optimizers number; ends with NULL. */
 	const char *const *modules;
 };
 extern const char *const llama_modules[];
 extern const struct scheme scheme_llama, scheme_gpt2, scheme_phi3, scheme_olmo2,
-	scheme_gemma, scheme_glm4;
-extern const struct scheme *const hf_schemes[ARCHS]; /* Hugging Face's */
+	scheme_gemma, scheme_glm4, scheme_mixtral, scheme_qwen_moe, scheme_dots1;
+/* Returns the names of the Hugging Face class that a model is written as. */
+const struct scheme *hf_scheme(const struct model *m);
 
 /* FOREIGN_PARTS: queries, keys, values. */
 enum { FOREIGN_PARTS = 3, FOREIGN_NAME = 128 };
@@ -164,12 +169,18 @@ struct foreign {
 	int n_parts;
 	int part[FOREIGN_PARTS]; /* indices in m->tensors; -1: a zero bias that our model lacks */
 	int64_t outputs[FOREIGN_PARTS];
+	/* One matrix of one expert: it is rows [first, first + outputs[0]) of part[0]. The matrices of a
+	 * stack follow each other in the list, in the order of its rows. */
+	bool stacked;
+	int64_t first;
 };
 
 /* Lists all tensors in forward order; for free(). `vocab`: rows of the embedding and output
  * matrices. Returns their number, or -1 if the other program has no name for one of our tensors. */
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
+/* Returns a bound of the tensors that foreign_list() lists, except zero biases. */
+int64_t foreign_max(const struct model *m);
 
 /* Lists the distinct items of all parameters, in the order of scheme.modules. Returns n or -1. */
 int64_t stems_list_in_order(

@@ -1,8 +1,15 @@
 /* Maps tensors by the stems of their names, for Hugging Face's classes. */
 #include "dialect/dialect.h"
 
-const struct scheme *const hf_schemes[ARCHS] = {
-	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
+const struct scheme *hf_scheme(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	if (!c->experts)
+		return c->arch == ARCH_GPT2 ? &scheme_gpt2 : &scheme_llama;
+	return c->router == ROUTER_SIGMOID	      ? &scheme_dots1
+	       : c->shared_expert_dim || m->c.qk_norm ? &scheme_qwen_moe
+						      : &scheme_mixtral;
+}
 
 /* Returns the stem of one of our names. Sets *layer (-1: none) and *kind (".weight", ".bias"). */
 static const struct stem *find_stem(
@@ -65,19 +72,49 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 	}
 }
 
-/* Sets the other program's name of our tensor. Returns NULL if it has none. */
-static const struct stem *set_their_name(
-	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+/* Sets the other program's name of a block of our tensor (0: the first, or the only one). Returns NULL
+ * if it has none. */
+static const struct stem *set_their_name(const struct scheme *s, const char *ours,
+	int block, char name[static FOREIGN_NAME])
 {
 	const char *kind;
 	int64_t layer;
 	const struct stem *r = find_stem(s, ours, &layer, &kind);
-	if (r && layer >= 0)
-		snprintf(name, FOREIGN_NAME, "%s%lld.%s%s", s->layers, (long long)layer,
-			r->theirs, kind);
-	else if (r)
-		snprintf(name, FOREIGN_NAME, "%s%s", r->theirs, kind);
+	scoped_str module = {0};
+	if (!r)
+		return NULL;
+	bool is_second = r->second && block % 2;
+	const char *theirs = is_second ? r->second : r->theirs,
+		   *star = strchr(theirs, '*');
+	str_puts(&module, "");
+	if (layer >= 0)
+		str_printf(&module, "%s%lld.", s->layers, (long long)layer);
+	if (star)
+		str_printf(&module, "%.*s%d%s", (int)(star - theirs), theirs,
+			r->second ? block / 2 : block, star + 1);
+	else
+		str_puts(&module, theirs);
+	bool is_bias = r->bias && !strcmp(kind, ".bias");
+	snprintf(name, FOREIGN_NAME, "%s%s", module.s, is_bias ? r->bias : kind);
 	return r;
+}
+
+/* Appends the matrices of the experts in our tensor i, a stack. */
+static int add_stack(const struct scheme *s, const struct model *m, int i,
+	struct foreign *list, int *n, struct err *e)
+{
+	const struct tensor *t = &m->tensors[i];
+	int64_t rows = t->dims[0] / t->blocks;
+	for (int b = 0; b < t->blocks; b++) {
+		struct foreign *f = &list[(*n)++];
+		*f = (struct foreign){.stacked = true, .first = b * rows};
+		const struct stem *r = set_their_name(s, t->name, b, f->name);
+		if (!r)
+			return err_set(e, EX_DATAERR, "this format has no tensor for %s",
+				t->name);
+		add_part(f, r, t, i, rows);
+	}
+	return 0;
 }
 
 /* Adds our tensor i to the foreign tensor that contains it. */
@@ -86,7 +123,9 @@ static int add_tensor(const struct scheme *s, const struct model *m, int i, int6
 {
 	const struct tensor *t = &m->tensors[i];
 	char name[FOREIGN_NAME];
-	const struct stem *r = set_their_name(s, t->name, name);
+	if (t->blocks > 1)
+		return add_stack(s, m, i, list, n, e);
+	const struct stem *r = set_their_name(s, t->name, 0, name);
 	if (!r)
 		return err_set(
 			e, EX_DATAERR, "this format has no tensor for %s", t->name);
@@ -96,10 +135,18 @@ static int add_tensor(const struct scheme *s, const struct model *m, int i, int6
 	return 0;
 }
 
+int64_t foreign_max(const struct model *m)
+{
+	int64_t n = 0;
+	for (int i = 0; i < m->n_tensors; i++)
+		n += max64(1, m->tensors[i].blocks);
+	return n;
+}
+
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **out, struct err *e)
 {
-	struct foreign *list = xcalloc(2 * (size_t)m->n_tensors, sizeof(*list));
+	struct foreign *list = xcalloc(2 * (size_t)foreign_max(m), sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
 		rc = add_tensor(s, m, i, vocab, list, &n, e);
@@ -191,9 +238,9 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 {
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
-	return !s			       ? torch_names_find(x, ours)
-	       : set_their_name(s, ours, name) ? torch_names_find(x, name)
-					       : NULL;
+	return !s				  ? torch_names_find(x, ours)
+	       : set_their_name(s, ours, 0, name) ? torch_names_find(x, name)
+						  : NULL;
 }
 
 static struct tensor_source make_source(const struct placement *x, int tensor,
@@ -214,6 +261,11 @@ static int set_tensor_sources(struct placement *x, int group, const struct forei
 {
 	int64_t first = 0;
 	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
+	if (f->stacked)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: experts are not supported in this format; use Hugging Face's "
+			"safetensors",
+			x->names->file->path);
 	const struct torch_item *parameter =
 		f->part[0] < 0 ? NULL : get_source(x, SOURCE_MODEL, f->part[0])->item;
 	const struct torch_item *item =

@@ -88,18 +88,24 @@ static double step_tokens(const struct trainer *t)
 	return t->data.count;
 }
 
+/* Sets the factors of the losses of routers, in which all tokens of the batch count. */
+static void set_router_factors(const struct trainer *t, struct pass_step *step)
+{
+	const struct model_config *c = &t->model.c;
+	double rows = (double)t->o.batch * (double)c->context, layers = 1;
+	if (c->balance_over == BALANCE_MODEL)
+		layers = (double)model_layers_of_kind(&t->model, 1);
+	double balance = (double)t->loss_scale * c->balance_loss / layers / rows;
+	step->router_loss[ROUTER_BALANCE_LOSS] = (float)balance;
+	step->router_loss[ROUTER_Z_LOSS] =
+		(float)((double)t->loss_scale * c->router_z_loss / rows);
+}
+
 static void write_pass_step(struct trainer *t)
 {
-	const struct model_config *m = &t->model.c;
-	double rows = (double)t->o.batch * (double)m->context;
-	double layers = m->balance_over == BALANCE_MODEL
-				? (double)model_layers_of_kind(&t->model, 1)
-				: 1;
-	const struct pass_step step = {.number = (uint32_t)(t->step + 1),
-		.loss_scale = t->loss_scale / (float)step_tokens(t),
-		.router_loss = {
-			(float)((double)t->loss_scale * m->balance_loss / layers / rows),
-			(float)((double)t->loss_scale * m->router_z_loss / rows)}};
+	struct pass_step step = {.number = (uint32_t)(t->step + 1),
+		.loss_scale = t->loss_scale / (float)step_tokens(t)};
+	set_router_factors(t, &step);
 	pass_step_begin(&t->pass, &step);
 }
 

@@ -347,6 +347,104 @@ static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 				: 0;
 }
 
+/* ---- mixtures of experts ------------------------------------------------------------------- */
+
+/* Reads the number of experts, under the key `own` or the key that all classes of transformers 5 have,
+ * and the experts of a token. */
+static int read_experts(const struct hf_reader *r, const char *own, int64_t experts,
+	int64_t per_token, struct model_config *c)
+{
+	static const char any[] = "num_local_experts";
+	c->router_scale = 1;
+	c->moe_every = 1;
+	if (get_key(r, own) && get_key(r, any) &&
+		!json_equal(get_key(r, own), get_key(r, any)))
+		return reject(r, any, "differs from the same key under another name");
+	return get_int(r, get_key(r, own) ? own : any, experts, MAX_ROUTER_EXPERTS,
+		       &c->experts) ||
+			       get_int(r, "num_experts_per_tok", per_token,
+				       MAX_EXPERTS_PER_ROW, &c->experts_per_token)
+		       ? -1
+		       : 0;
+}
+
+static int read_mixtral(const struct hf_reader *r, struct model_config *c)
+{
+	json_t *jitter = get_key(r, "router_jitter_noise");
+	if (json_number_value(jitter) != 0)
+		return not_supported(r, "router_jitter_noise", "is not 0");
+	c->router_norm = true;
+	return read_experts(r, "num_experts", 8, 2, c);
+}
+
+/* Reads which layers are dense. Besides decoder_sparse_step, only the first layers can be. */
+static int read_dense_layers(const struct hf_reader *r, struct model_config *c)
+{
+	json_t *list = get_key(r, "mlp_only_layers");
+	if (get_int(r, "decoder_sparse_step", 1, MAX_LAYERS, &c->moe_every))
+		return -1;
+	if (list && !json_is_array(list))
+		return reject(r, "mlp_only_layers", "is not a list");
+	for (size_t i = 0; i < json_array_size(list); i++) {
+		json_t *x = json_array_get(list, i);
+		if (!json_is_integer(x) || json_integer_value(x) != (json_int_t)i)
+			return not_supported(
+				r, "mlp_only_layers", "must be empty or 0, 1, 2, ...");
+	}
+	c->moe_from = (int64_t)json_array_size(list);
+	return 0;
+}
+
+/* Reads the keys that Qwen2-MoE and Qwen3-MoE share. */
+static int read_qwen_moe(const struct hf_reader *r, int64_t experts, int64_t per_token,
+	int64_t dim, struct model_config *c)
+{
+	return read_experts(r, "num_experts", experts, per_token, c) ||
+			       get_int(r, "moe_intermediate_size", dim, MAX_FFN,
+				       &c->expert_dim) ||
+			       get_bool(r, "norm_topk_prob", false, &c->router_norm) ||
+			       read_dense_layers(r, c)
+		       ? -1
+		       : 0;
+}
+
+static int read_qwen2_moe(const struct hf_reader *r, struct model_config *c)
+{
+	c->shared_expert_gate = true;
+	return read_qwen_moe(r, 60, 4, 1408, c) ||
+			       get_int(r, "shared_expert_intermediate_size", 5632,
+				       MAX_FFN, &c->shared_expert_dim) ||
+			       require_bool(r, "qkv_bias", true)
+		       ? -1
+		       : 0;
+}
+
+static int read_qwen3_moe(const struct hf_reader *r, struct model_config *c)
+{
+	return read_qwen_moe(r, 128, 8, 768, c);
+}
+
+static int read_dots1(const struct hf_reader *r, struct model_config *c)
+{
+	int64_t n_shared, groups;
+	if (read_experts(r, "n_routed_experts", -1, -1, c) ||
+		get_int(r, "moe_intermediate_size", 1408, MAX_FFN, &c->expert_dim) ||
+		get_bool(r, "norm_topk_prob", false, &c->router_norm) ||
+		get_real(r, r->root, "routed_scaling_factor", 1, &c->router_scale) ||
+		get_count(r, "first_k_dense_replace", 0, MAX_LAYERS, &c->moe_from) ||
+		get_count(r, "n_shared_experts", 0, MAX_ROUTER_EXPERTS, &n_shared) ||
+		get_int(r, "n_group", 1, MAX_ROUTER_EXPERTS, &groups) ||
+		get_int(r, "topk_group", 1, MAX_ROUTER_EXPERTS, &c->router_top_groups))
+		return -1;
+	c->router = ROUTER_SIGMOID;
+	c->router_groups = groups > 1 ? groups : 0;
+	c->router_top_groups = groups > 1 ? c->router_top_groups : 0;
+	c->shared_expert_dim = n_shared * c->expert_dim;
+	return c->shared_expert_dim <= MAX_FFN
+		       ? 0
+		       : reject(r, "n_shared_experts", "is out of range");
+}
+
 /* The classes with Llama's keys, and the defaults of the keys. */
 const struct hf_class hf_classes[] = {
 	[HF_LLAMA] = {"LlamaForCausalLM", "llama", .context = 2048, .theta = 1e4,
@@ -385,7 +483,22 @@ const struct hf_class hf_classes[] = {
 		.read = read_gemma3},
 	[HF_GLM4] = {"Glm4ForCausalLM", "glm4", ARCH_GLM4, &scheme_glm4, .kv_heads = 2,
 		.context = 131072, .head_dim = 128, .theta = 1e4, .eps = 1.5625e-7,
-		.qkv_switch = true, .rotary = 0.5, .rope_pairs = true}};
+		.qkv_switch = true, .rotary = 0.5, .rope_pairs = true},
+	[HF_MIXTRAL] = {"MixtralForCausalLM", "mixtral", .scheme = &scheme_mixtral,
+		.kv_heads = 8, .context = 131072, .theta = 1e6, .eps = 1e-5,
+		.windows = true, .read = read_mixtral},
+	[HF_QWEN2_MOE] = {"Qwen2MoeForCausalLM", "qwen2_moe", .scheme = &scheme_qwen_moe,
+		.kv_heads = 16, .context = 32768, .theta = 1e4, .windows = true,
+		.window = 4096, .window_from = 28, .window_off = true, .qkv_bias = true,
+		.read = read_qwen2_moe},
+	[HF_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", .scheme = &scheme_qwen_moe,
+		.kv_heads = 4, .context = 32768, .theta = 1e4, .windows = true,
+		.window = 4096, .window_off = true, .qk_norm = true,
+		.attention_bias = true, .read = read_qwen3_moe},
+	[HF_DOTS1] = {"Dots1ForCausalLM", "dots1", .scheme = &scheme_dots1,
+		.context = 2048, .theta = 1e4, .windows = true, .window = 4096,
+		.window_from = 62, .qk_norm = true, .attention_bias = true,
+		.read = read_dots1}};
 
 /* Sets the windows of the layers from layer_types. */
 static int read_layer_types(const struct hf_reader *r, struct model_config *c)

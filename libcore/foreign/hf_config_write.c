@@ -53,6 +53,11 @@ static json_t *make_rope_scaling(const struct model_config *c)
 /* Returns the class to write a Llama-like model as; check_class() checks that it fits. */
 static const struct hf_class *choose_class(const struct model *m)
 {
+	if (m->c.experts)
+		return &hf_classes[m->c.router == ROUTER_SIGMOID ? HF_DOTS1
+				   : m->c.shared_expert_dim	 ? HF_QWEN2_MOE
+				   : m->c.qk_norm		 ? HF_QWEN3_MOE
+								 : HF_MIXTRAL];
 	return &hf_classes[m->c.qk_norm			 ? HF_QWEN3
 			   : m->c.nope_every		 ? HF_SMOLLM3
 			   : m->qkv_bias && !m->out_bias ? HF_QWEN2
@@ -86,6 +91,45 @@ static json_t *list_rotated_layers(const struct model *m)
 	return list;
 }
 
+/* Adds the keys of a mixture of experts. */
+static void add_experts(json_t *o, const struct model *m, const struct hf_class *class)
+{
+	const struct model_config *c = &m->c;
+	bool is_dots1 = class == &hf_classes[HF_DOTS1];
+	const char *experts = is_dots1				 ? "n_routed_experts"
+			      : class == &hf_classes[HF_MIXTRAL] ? "num_local_experts"
+								 : "num_experts";
+	json_object_set_new(o, experts, json_integer(c->experts));
+	json_object_set_new(o, "num_experts_per_tok", json_integer(c->experts_per_token));
+	if (class == &hf_classes[HF_MIXTRAL])
+		return;
+	json_object_set_new(o, "moe_intermediate_size", json_integer(c->expert_dim));
+	json_object_set_new(o, "norm_topk_prob", json_boolean(c->router_norm));
+	if (is_dots1) {
+		int64_t groups = max64(1, c->router_groups);
+		json_object_set_new(
+			o, "routed_scaling_factor", json_real(c->router_scale));
+		json_object_set_new(
+			o, "first_k_dense_replace", json_integer(c->moe_from));
+		json_object_set_new(o, "n_shared_experts",
+			json_integer(c->shared_expert_dim / c->expert_dim));
+		json_object_set_new(o, "n_group", json_integer(groups));
+		json_object_set_new(o, "topk_group",
+			json_integer(groups > 1 ? c->router_top_groups : 1));
+		if (!c->window)
+			json_object_set_new(o, "sliding_window", json_null());
+		return;
+	}
+	json_t *dense = json_array();
+	for (int64_t l = 0; l < c->moe_from; l++)
+		json_array_append_new(dense, json_integer(l));
+	json_object_set_new(o, "mlp_only_layers", dense);
+	json_object_set_new(o, "decoder_sparse_step", json_integer(c->moe_every));
+	if (c->shared_expert_dim)
+		json_object_set_new(o, "shared_expert_intermediate_size",
+			json_integer(c->shared_expert_dim));
+}
+
 static json_t *make_llama_config(const struct model *m)
 {
 	const struct model_config *c = &m->c;
@@ -104,6 +148,8 @@ static json_t *make_llama_config(const struct model *m)
 			o, "no_rope_layer_interval", json_integer(c->nope_every));
 		json_object_set_new(o, "no_rope_layers", list_rotated_layers(m));
 	}
+	if (c->experts)
+		add_experts(o, m, class);
 	if (c->window)
 		add_windows(o, m, class);
 	if (class->attention_bias)
@@ -133,10 +179,36 @@ static int check_gpt2(const struct model *m, struct err *e)
 static const char *find_unsupported_option(const struct model *m)
 {
 	const char *part = model_unsupported_part(m);
-	return part			  ? part
-	       : m->c.experts		  ? "experts"
-	       : m->c.rotary		  ? "rotary-channels"
-	       : m->c.attention_scale > 0 ? "attention-scale"
+	return part			       ? part
+	       : m->c.moe_not && *m->c.moe_not ? "moe-not"
+	       : m->c.rotary		       ? "rotary-channels"
+	       : m->c.attention_scale > 0      ? "attention-scale"
+					       : NULL;
+}
+
+/* Returns an option of a mixture of experts that its class lacks; NULL if there is none. */
+static const char *find_unsupported_router(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	const struct hf_class *class = choose_class(m);
+	bool is_dots1 = class == &hf_classes[HF_DOTS1];
+	bool is_mixtral = class == &hf_classes[HF_MIXTRAL];
+	bool is_qwen2 = class == &hf_classes[HF_QWEN2_MOE];
+	return !is_dots1 && c->router_scale != 1   ? "router-scale"
+	       : !is_dots1 && c->router_groups > 1 ? "router-groups"
+	       : is_dots1 && c->moe_every > 1	   ? "moe-every"
+	       : is_dots1 && c->shared_expert_dim % c->expert_dim
+		       ? "a shared-expert-dim that is not a multiple of expert-dim"
+	       : c->shared_expert_gate != is_qwen2
+		       ? is_qwen2 ? "--no-shared-expert-gate" : "shared-expert-gate"
+	       : is_mixtral && !c->router_norm			 ? "--no-router-norm"
+	       : is_mixtral && (c->moe_from || c->moe_every > 1) ? "dense layers"
+	       : is_mixtral && c->expert_dim != c->ffn_dim
+		       ? "an expert-dim other than ffn-dim"
+	       : is_dots1 && !c->qk_norm  ? "no qk-norm"
+	       : is_qwen2 && c->qk_norm	  ? "qk-norm"
+	       : is_qwen2 && !m->qkv_bias ? "no biases of queries, keys and values"
+	       : c->nope_every		  ? "nope-every"
 					  : NULL;
 }
 
@@ -151,6 +223,10 @@ static int check_class(const struct model *m, struct err *e)
 	if (option)
 		return err_set(e, EX_UNAVAILABLE,
 			"a model with %s cannot be written in this format", option);
+	option = m->c.experts ? find_unsupported_router(m) : NULL;
+	if (option)
+		return err_set(
+			e, EX_UNAVAILABLE, "%s does not support %s", class->name, option);
 	if (m->act != ACT_SWIGLU)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM does not support activation functions other than "
@@ -158,14 +234,15 @@ static int check_class(const struct model *m, struct err *e)
 	if (c->window && !class->window_off && (c->window_from || c->window_skip))
 		return err_set(e, EX_DATAERR,
 			"%s does not support a window in only some layers", class->name);
-	if (c->qk_norm && c->nope_every)
+	if (c->qk_norm && c->nope_every && !c->experts)
 		return err_set(e, EX_DATAERR,
 			"Qwen3ForCausalLM, which has norms of queries and keys, does not "
 			"support layers without rotary positions");
 	bool is_bias_supported =
 		class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
 	if (!is_bias_supported || (m->bias && !class->mlp_bias) ||
-		(m->qkv_bias && !strcmp(class->type, "mistral")))
+		(m->qkv_bias && (class == &hf_classes[HF_MISTRAL] ||
+					class == &hf_classes[HF_MIXTRAL])))
 		return err_set(e, EX_DATAERR, "%s does not support --bias %s",
 			class->name, bias_names[model_bias(m)]);
 	return 0;

@@ -66,7 +66,8 @@ static int write_tensor(void *arg, int number, struct number_file *w, struct err
 	for (int p = 0; p < f->n_parts && !rc; p++) {
 		bool is_zero = f->part[p] < 0;
 		const struct ckpt_rows all = {CKPT_MODEL,
-			is_zero ? 0 : find_in_view(s, f->part[p]), 0, f->outputs[p]};
+			is_zero ? 0 : find_in_view(s, f->part[p]), f->first,
+			f->outputs[p]};
 		rc = is_zero ? write_zeros(w, all.n, e)
 			     : number_file_append_rows(w, s->v, &all, e);
 	}
@@ -327,7 +328,7 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||
 		 hash_written_options(&s, vocab, e) ||
 		 convert_hash(v, o->dtype, &hash, e) ||
-		 (s.n = foreign_list(hf_schemes[m->c.arch], m, vocab, &s.list, e)) < 0;
+		 (s.n = foreign_list(hf_scheme(m), m, vocab, &s.list, e)) < 0;
 	if (!rc) {
 		snprintf(s.param_hash, sizeof(s.param_hash), "%016llx",
 			(unsigned long long)hash);

@@ -104,6 +104,21 @@ static int read_rotated(
 	return rc;
 }
 
+/* Reads rows of a stack of experts, which has one foreign tensor per matrix of an expert. */
+static int read_stack(
+	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
+{
+	int rc = 0;
+	for (int64_t i = 0, n; i < r->n && !rc; i += n) {
+		int64_t rows = h->list[h->source[r->tensor]].dims[0];
+		int64_t block = (r->row + i) / rows, first = (r->row + i) % rows;
+		n = min64(r->n - i, rows - first);
+		rc = torch_read(&h->files, h->items[h->source[r->tensor] + block], first,
+			n, out + i * width, e);
+	}
+	return rc;
+}
+
 static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -111,6 +126,8 @@ static int read_hf(
 	int index = h->source[r->tensor];
 	int64_t first = h->first[r->tensor] + r->row;
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
+	if (h->list[index].stacked)
+		return read_stack(h, r, width, out, e);
 	if (h->list[index].transposed && h->items[index])
 		return read_transposed(h, index, first, n, out, e);
 	if (h->items[index] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
@@ -125,8 +142,11 @@ static int read_hf(
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct hf *h = v->with;
-	int index = h->source[tensor];
-	if (h->items[index])
+	int index = h->source[tensor], blocks = h->m.tensors[tensor].blocks;
+	if (h->list[index].stacked)
+		str_printf(
+			out, "%s and %d more tensors", h->items[index]->name, blocks - 1);
+	else if (h->items[index])
 		append_item_range(h->items[index], h->first[tensor],
 			v->tensors[tensor].dims[0], h->list[index].transposed, out);
 }
@@ -242,6 +262,8 @@ static void locate_tensors(struct hf *h)
 	h->first = xcalloc((size_t)h->m.n_tensors, sizeof(*h->first));
 	for (int i = 0; i < h->n; i++) {
 		int64_t first = 0;
+		if (h->list[i].first) /* not the first matrix of a stack */
+			continue;
 		for (int p = 0; p < h->list[i].n_parts; p++) {
 			h->source[h->list[i].part[p]] = i;
 			h->first[h->list[i].part[p]] = first;
@@ -292,6 +314,10 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", config);
 	}
+	if (h->config.c.experts && foreign_max(&h->m) > h->files.n)
+		return err_set(e, EX_DATAERR,
+			"%s: the model has %lld tensors, but %s has only %lld", config,
+			(long long)foreign_max(&h->m), h->path, (long long)h->files.n);
 	if (check_options(h, config, e) ||
 		(h->n = foreign_list(
 			 h->config.scheme, &h->m, h->m.c.vocab, &h->list, e)) < 0 ||

@@ -36,6 +36,10 @@ enum hf_class_id {
 	HF_GEMMA2,
 	HF_GEMMA3,
 	HF_GLM4,
+	HF_MIXTRAL,
+	HF_QWEN2_MOE,
+	HF_QWEN3_MOE,
+	HF_DOTS1,
 	HF_CLASSES
 };
 struct hf_reader;

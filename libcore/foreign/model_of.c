@@ -84,6 +84,32 @@ static void append_scales(const struct model_config *c, struct str *out)
 			append_real(out, all[i].key, all[i].x);
 }
 
+/* Appends the options of a mixture of experts that differ from their defaults. */
+static void append_experts(const struct model_config *c, struct str *out)
+{
+	append_int(out, "experts", c->experts);
+	append_int(out, "experts-per-token", c->experts_per_token);
+	append_int(out, "expert-dim", c->expert_dim);
+	if (c->shared_expert_dim)
+		append_int(out, "shared-expert-dim", c->shared_expert_dim);
+	if (c->shared_expert_gate)
+		str_puts(out, "shared-expert-gate = yes\n");
+	if (c->moe_from)
+		append_int(out, "moe-from", c->moe_from);
+	if (c->moe_every > 1)
+		append_int(out, "moe-every", c->moe_every);
+	if (c->moe_not && *c->moe_not)
+		str_printf(out, "moe-not = %s\n", c->moe_not);
+	str_printf(out, "router = %s\n", router_names[c->router]);
+	str_printf(out, "router-norm = %s\n", c->router_norm ? "yes" : "no");
+	if (c->router_scale > 0 && c->router_scale != 1)
+		append_real(out, "router-scale", c->router_scale);
+	if (c->router_groups > 1) {
+		append_int(out, "router-groups", c->router_groups);
+		append_int(out, "router-top-groups", c->router_top_groups);
+	}
+}
+
 /* Appends the options of the model, except those that its architecture implies. */
 static void append_options(const struct model *m, struct str *out)
 {
@@ -113,6 +139,8 @@ static void append_options(const struct model *m, struct str *out)
 		append_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
+	if (c->experts)
+		append_experts(c, out);
 	append_scales(c, out);
 	if (!m->arch->rope)
 		return;

@@ -15,7 +15,7 @@ static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_ten
 	bool bias = m->out_bias, qkv = m->qkv_bias, norms = m->c.qk_norm;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
 	     norm_bias = norm && m->bias && m->arch->norm == NORM_LAYER,
-	     post = model_has_norm(m, NORM_OF_OUTPUT), wide = m->arch->wide_qk_norm;
+	     post = model_has_norm(m, NORM_OF_OUTPUT), wide = model_has_wide_qk_norm(m);
 	int64_t q_norm = wide ? q : m->head_dim, k_norm = wide ? kv : m->head_dim;
 	/* clang-format off */
 	const struct tensor_row rows[] = {

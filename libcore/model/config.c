@@ -198,6 +198,10 @@ static int check_shapes(struct model *m, struct err *e)
 			"equal to "
 			"head-dim with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
+	if (c->qk_norm_all && m->tp > 1)
+		return err_set(e, EX_USAGE,
+			"qk-norm-all needs virtual tp 1 (not %d): the norm spans all heads",
+			m->tp);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
 		return err_set(e, EX_USAGE,
 			"rope-slow (%g) must be below rope-fast (%g): frequencies between them "

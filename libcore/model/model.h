@@ -40,6 +40,7 @@ struct model_config {
 	int64_t vocab, vocab_multiple;
 	int act, bias, tie, init; /* bias: enum bias_choice */
 	bool qk_norm;		  /* RMSNorm of each head of queries and keys */
+	bool qk_norm_all;	  /* of all heads together */
 	int64_t nope_every;	  /* every Nth layer has no rotary positions; 0: none */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
@@ -183,6 +184,11 @@ const struct sublayer *model_sublayer(const struct model *m, int64_t layer, int 
 bool config_set_windows(struct model_config *c, const bool *has);
 /* Returns the sliding window of a layer in tokens, including the query's own; 0: no window. */
 int64_t model_window(const struct model *m, int64_t layer);
+/* Returns true if a norm of queries or keys normalizes all heads together, not each head. */
+static inline bool model_has_wide_qk_norm(const struct model *m)
+{
+	return m->arch->wide_qk_norm || m->c.qk_norm_all;
+}
 /* Returns true if attention of this layer rotates queries and keys by their positions. */
 static inline bool model_rotates(const struct model *m, int64_t layer)
 {

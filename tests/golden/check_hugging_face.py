@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the models of make_golden.py with Hugging Face's GPT-2, Llama, Qwen and SmolLM3: the same
-weights, the same windows, the loss and every gradient of the first step. Prints; writes
+"""Compares the models of make_golden.py with Hugging Face's GPT-2, Llama, Qwen, SmolLM3, Mixtral, Qwen-MoE and
+dots.llm1: the same weights, the same windows, the loss and every gradient of the first step. Prints; writes
 nothing. Beside the packages of make_golden.py it needs
 
     venv/bin/pip install transformers==5.23.0
@@ -24,6 +24,9 @@ LLAMA = {
     "attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm",
     "feed_forward.w1": "mlp.gate_proj", "feed_forward.w3": "mlp.up_proj",
     "feed_forward.w2": "mlp.down_proj",
+    "router": "mlp.gate", "shared_gate": "mlp.shared_expert_gate",
+    "shared.w1": "mlp.shared_expert.gate_proj", "shared.w3": "mlp.shared_expert.up_proj",
+    "shared.w2": "mlp.shared_expert.down_proj",
 }
 GPT2 = {
     "tok_embeddings": "transformer.wte", "pos_embeddings": "transformer.wpe",
@@ -56,6 +59,34 @@ def llama(s):
         tie_word_embeddings=s["tie"] == "yes"))
 
 
+def experts(s):
+    """The classes of mixtures of experts. (transformers has the matrices of all experts in one parameter.)"""
+    common = dict(
+        pad_token_id=None, vocab_size=s["vocab"], hidden_size=s["dim"], intermediate_size=s["ffn-dim"],
+        num_hidden_layers=s["layers"], num_attention_heads=s["heads"], head_dim=s["head-dim"],
+        num_key_value_heads=s["kv-heads"], max_position_embeddings=s["context"],
+        rms_norm_eps=s["norm-eps"], rope_parameters={"rope_type": "default", "rope_theta": s["rope-theta"]},
+        num_experts_per_tok=s["experts-per-token"], tie_word_embeddings=False)
+    few = dict(moe_intermediate_size=s["expert-dim"], norm_topk_prob=s["router-norm"] == "yes",
+               mlp_only_layers=list(range(s.get("moe-from", 0))),
+               decoder_sparse_step=s.get("moe-every", 1))
+    if s["router"] == "sigmoid":
+        return transformers.Dots1ForCausalLM(transformers.Dots1Config(
+            **common, **few, n_routed_experts=s["experts"], n_group=s["router-groups"],
+            topk_group=s["router-top-groups"], routed_scaling_factor=s["router-scale"],
+            first_k_dense_replace=s["moe-from"],
+            n_shared_experts=s["shared-expert-dim"] // s["expert-dim"]))
+    if "shared-expert-dim" in s:
+        return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
+            **common, **few, num_experts=s["experts"],
+            shared_expert_intermediate_size=s["shared-expert-dim"]))
+    if s.get("qk-norm") == "yes":
+        return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+            **common, **few, num_experts=s["experts"]))
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(
+        **common, num_local_experts=s["experts"]))
+
+
 def gpt2(s):
     return GPT2LMHeadModel(GPT2Config(
         vocab_size=s["vocab"], n_positions=s["context"], n_embd=s["dim"],
@@ -74,7 +105,16 @@ def place(model, s, name, grad=False):
         _, number, stem = stem.split(".", 2)
         where = model.transformer.h if s["arch"] == "gpt2" else model.model.layers
         where = where[int(number)]
-    x = where.get_parameter(f"{table[stem]}.{kind}")
+    if stem.startswith("experts."):
+        x = where.get_parameter("mlp." + {"experts.w13": "experts.gate_up_proj",
+                                          "experts.w2": "experts.down_proj"}[stem])
+        return (x.grad if grad else x.data).flatten(0, 1)
+    if stem + "." + kind == "router.bias":
+        return where.get_buffer("mlp.gate.e_score_correction_bias")
+    theirs = table[stem]
+    if stem.startswith("shared.") and s["router"] == "sigmoid":
+        theirs = theirs.replace("shared_expert", "shared_experts")
+    x = where.get_parameter(f"{theirs}.{kind}")
     x = x.grad if grad else x.data
     inside = stem.startswith(("attention.", "feed_forward."))
     if s["arch"] == "gpt2" and inside:
@@ -88,8 +128,13 @@ def main():
     for case in CASES:
         if "packing" in CASES[case]:  # one document a sequence is all that these models know
             continue
+        if "experts" in CASES[case]:  # their losses that balance have other definitions
+            CASES[case] |= {"balance-loss": 0.0, "router-z-loss": 0.0}
         s, run = spec_of(case), train(case)
-        model = (gpt2 if s["arch"] == "gpt2" else llama)(s).double()
+        make = gpt2 if s["arch"] == "gpt2" else experts if "experts" in s else llama
+        model = make(s).double()
+        if "experts" in s:
+            model.set_experts_implementation("eager")  # the others have no float64
         for name, x in model.named_parameters():  # where we have no bias they have 0
             x.data.fill_(0 if name.endswith("bias") else np.nan)
         for name, x in run.weights.items():

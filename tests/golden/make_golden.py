@@ -80,12 +80,34 @@ CASES = {
     "llama-counted": {"arch": "llama", "kv-heads": 2, "packing": "documents"},
     "llama-smoothed": {"arch": "llama", "kv-heads": 2, "label-smoothing": 0.1,
                        "z-loss": 1e-2},
+    "mixtral": {"arch": "llama", "kv-heads": 2, "steps": 6, "experts": 6, "ffn-dim": 12,
+                "experts-per-token": 2, "balance-loss": 0.0},
+    "qwen2-moe": {"arch": "llama", "kv-heads": 2, "bias": "qkv", "steps": 6, "experts": 5,
+                  "experts-per-token": 3, "expert-dim": 12, "shared-expert-dim": 20,
+                  "shared-expert-gate": "yes", "router-norm": "no", "moe-from": 1,
+                  "balance-loss": 0.0},
+    "qwen3-moe": {"arch": "llama", "kv-heads": 2, "qk-norm": "yes", "head-dim": 10,
+                  "norm-eps": 1e-6, "steps": 6, "experts": 7, "experts-per-token": 2,
+                  "expert-dim": 12, "moe-every": 2, "router-norm": "yes",
+                  "balance-loss": 0.05, "balance-over": "sequence", "router-z-loss": 0.01},
+    "dots1": {"arch": "llama", "kv-heads": 2, "qk-norm": "yes", "norm-eps": 1e-6, "steps": 6,
+              "experts": 8, "experts-per-token": 3, "expert-dim": 12,
+              "shared-expert-dim": 24, "moe-from": 1, "router": "sigmoid",
+              "router-norm": "yes", "router-scale": 2.5, "router-groups": 4,
+              "router-top-groups": 2, "balance-loss": 0.03, "balance-over": "sequence"},
 }
 
 
 def spec_of(case):
-    return {"norm-eps": 1e-5, "kv-heads": COMMON["heads"],
+    spec = {"norm-eps": 1e-5, "kv-heads": COMMON["heads"],
             "head-dim": COMMON["dim"] // COMMON["heads"], **COMMON, **ARCH[CASES[case]["arch"]], **CASES[case]}
+    return {"expert-dim": spec["ffn-dim"], "router": "softmax", "router-norm": "yes",
+            "router-scale": 1.0, **spec}
+
+
+def has_experts(s, layer):
+    return ("experts" in s and layer >= s.get("moe-from", 0)
+            and (layer + 1) % s.get("moe-every", 1) == 0)
 
 
 def config_of(case):
@@ -113,7 +135,23 @@ def shapes(s):
         if s.get("qk-norm") == "yes":
             for name in "q_norm", "k_norm":
                 table[f"layers.{block}.attention.{name}.weight"] = (s["head-dim"],)
+        experts = has_experts(s, block)
+        if experts:
+            n, f, shared = s["experts"], s["expert-dim"], s.get("shared-expert-dim", 0)
+            table[f"layers.{block}.router.weight"] = (n, dim)
+            if s["router"] == "sigmoid":
+                table[f"layers.{block}.router.bias"] = (n,)
+            table[f"layers.{block}.experts.w13.weight"] = (2 * n * f, dim)
+            table[f"layers.{block}.experts.w2.weight"] = (n * dim, f)
+            if shared:
+                table[f"layers.{block}.shared.w1.weight"] = (shared, dim)
+                table[f"layers.{block}.shared.w3.weight"] = (shared, dim)
+                table[f"layers.{block}.shared.w2.weight"] = (dim, shared)
+            if s.get("shared-expert-gate") == "yes":
+                table[f"layers.{block}.shared_gate.weight"] = (1, dim)
         for name, shape in linear.items():
+            if experts and name.startswith("feed_forward"):
+                continue
             table[f"layers.{block}.{name}.weight"] = shape
             if s["bias"] == "yes" or (s["bias"] == "qkv" and name[-2:] in ("wq", "wk", "wv")):
                 table[f"layers.{block}.{name}.bias"] = shape[:1]
@@ -313,7 +351,62 @@ def feed_forward(p, block, x, s, ops):
     return linear(p, f"{block}.feed_forward.w2", h)
 
 
-def loss_of(p, windows, begins, context, s, ops):
+def route(scores, bias, s):
+    """The chosen experts of each token, ascending, and the margin of the closest choice. Groups as in DeepSeek-V3:
+    the score of a group is the sum of its two highest scores."""
+    choice = scores.detach() + (0 if bias is None else bias.detach())
+    margin = math.inf
+    if "router-groups" in s:
+        groups = choice.unflatten(-1, (s["router-groups"], -1))
+        two = groups.topk(2, -1).values.sum(-1)
+        best = two.sort(-1, descending=True).values
+        top = s["router-top-groups"]
+        margin = (best[..., top - 1] - best[..., top]).min().item()
+        kept = torch.zeros_like(two).scatter(-1, two.topk(top, -1).indices, 1.0)
+        choice = groups.masked_fill(kept[..., None] == 0, -math.inf).flatten(-2)
+    k = s["experts-per-token"]
+    best = choice.sort(-1, descending=True).values
+    margin = min(margin, (best[..., k - 1] - best[..., k]).min().item())
+    return choice.topk(k, -1).indices.sort(-1).values, margin
+
+
+def mixture(p, block, x, s, ops, losses):
+    """Jiang et al. 2024, Dai et al. 2024, DeepSeek-AI 2024. Appends the losses of the router (Fedus et al. 2022,
+    of each sequence; Zoph et al. 2022) and the margin of its closest choice."""
+    z = x @ p[f"{block}.router.weight"].T
+    lse = torch.logsumexp(z, -1, keepdim=True)
+    scores = torch.exp(z - lse) if s["router"] == "softmax" else 1 / (1 + torch.exp(-z))
+    ids, margin = route(scores, p.get(f"{block}.router.bias"), s)
+    gates = scores.gather(-1, ids)
+    if s["router-norm"] == "yes":
+        gates = gates / gates.sum(-1, keepdim=True)
+    gates = gates * s["router-scale"]
+    n, f, dim = s["experts"], s["expert-dim"], s["dim"]
+    w13 = p[f"{block}.experts.w13.weight"].view(n, 2, f, dim)
+    w2 = p[f"{block}.experts.w2.weight"].view(n, dim, f)
+    y = torch.zeros_like(x)
+    for e in range(n):
+        gate = (gates * (ids == e)).sum(-1, keepdim=True)
+        y = y + gate * ((ops.silu(x @ w13[e, 0].T) * (x @ w13[e, 1].T)) @ w2[e].T)
+    if s.get("shared-expert-dim"):
+        shared = linear(p, f"{block}.shared.w2", ops.silu(linear(p, f"{block}.shared.w1", x))
+                        * linear(p, f"{block}.shared.w3", x))
+        if s.get("shared-expert-gate") == "yes":
+            shared = shared / (1 + torch.exp(-linear(p, f"{block}.shared_gate", x)))
+        y = y + shared
+    mean = (scores / scores.sum(-1, keepdim=True)).mean(1)  # [batch, experts]
+    used = F.one_hot(ids, n).sum((1, 2)) / ids[0].numel()
+    balance = n * (used * mean).sum(-1).mean()
+    losses.append(s.get("balance-loss", 0) * balance
+                  + s.get("router-z-loss", 0) * (lse ** 2).mean())
+    return y, margin
+
+
+MARGINS = []  # of the closest choice of an expert: float32 must choose the same
+
+
+def loss_of(p, windows, begins, context, s, ops, losses=None):
+    losses = [] if losses is None else losses
     x = p["tok_embeddings.weight"][windows[:, :-1]]
     document, position = documents_of(begins, windows)
     if s["arch"] == "gpt2":
@@ -323,7 +416,13 @@ def loss_of(p, windows, begins, context, s, ops):
         block = f"layers.{i}"
         x = x + attend(p, block, norm(p, f"{block}.attention_norm", x, s, ops), s, ops,
                        document, position)
-        x = x + feed_forward(p, block, norm(p, f"{block}.ffn_norm", x, s, ops), s, ops)
+        h = norm(p, f"{block}.ffn_norm", x, s, ops)
+        if has_experts(s, i):
+            y, margin = mixture(p, block, h, s, ops, losses)
+            MARGINS.append(margin)
+            x = x + y
+        else:
+            x = x + feed_forward(p, block, h, s, ops)
     table = "output.weight" if s["tie"] == "no" else "tok_embeddings.weight"
     logits = norm(p, "norm", x, s, ops) @ p[table].T
     targets = windows if context is None else windows.masked_fill(context > 0, -100)
@@ -393,7 +492,8 @@ def train(case, ops=PLAIN, optimizer=AdamW):
     weights, tokens = draw(case)
     p = {name: torch.tensor(x, dtype=torch.float64, requires_grad=True)
          for name, x in weights.items()}
-    adamw = optimizer(p, s)
+    trained = {name: x for name, x in p.items() if not name.endswith("router.bias")}
+    adamw = optimizer(trained, s)
     begins, context = draw_documents(case), draw_context(case)
     out = SimpleNamespace(weights=weights, tokens=tokens, begins=begins, context=context,
                           loss=[], grad_norm=[], lr=[])
@@ -403,8 +503,11 @@ def train(case, ops=PLAIN, optimizer=AdamW):
 
     for step in range(s["steps"]):
         windows = torch.tensor(tokens[step], dtype=torch.int64)
-        loss = loss_of(p, windows, of_step(begins, step), of_step(context, step), s, ops)
-        grads = dict(zip(p, torch.autograd.grad(loss, list(p.values()))))
+        router = []  # losses of routers, which the logged loss does not contain
+        loss = loss_of(p, windows, of_step(begins, step), of_step(context, step), s, ops,
+                       router)
+        grads = dict(zip(trained, torch.autograd.grad(loss + sum(router),
+                                                      list(trained.values()))))
         if step == 0:
             out.gradients = {name: g.numpy() for name, g in grads.items()}
         out.loss.append(loss.item())
@@ -427,7 +530,8 @@ def write(case, run, path):
             f["context"] = run.context
         for name in run.weights:
             f[f"weights/{name}"] = run.weights[name]
-            f[f"gradients/{name}"] = run.gradients[name]
+            if name in run.gradients:
+                f[f"gradients/{name}"] = run.gradients[name]
         for name in "loss", "grad_norm", "lr":
             f[name] = np.array(getattr(run, name))
 
@@ -449,7 +553,9 @@ def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent
     print("Largest relative differences between our definitions and PyTorch's own:")
     for case in sys.argv[2:] or CASES:
+        MARGINS.clear()
         run = train(case)
+        assert min(MARGINS, default=1) > 2e-6, f"{case}: a choice of experts is too close"
         write(case, run, folder / f"{case}.h5")
         differences = largest_difference(run, train(case, TORCH, TorchAdamW))
         print("  {:<12} gradients {:.1e}, losses {:.1e}, norms {:.1e}; ".format(

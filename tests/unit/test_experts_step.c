@@ -89,6 +89,7 @@ TEST(softmax_router)
 	check_gradients(&c);
 	c.router_norm = false;
 	c.router_scale = 1.5;
+	c.qk_norm = c.qk_norm_all = true;
 	check_gradients(&c);
 }
 

@@ -27,6 +27,35 @@ TEST(products)
 	assert_true(d.flops == 8 * 5 * 7 * 11);
 }
 
+/* Experts: each row counts once, whatever group it is in; leaves as if groups had equally many rows. */
+TEST(experts)
+{
+	enum { ROWS = 24, IN = 7, OUT = 11, E = 4, PER = 2, K = 2 };
+	struct device d;
+	const struct mat h = shape(ROWS, IN), x = shape(K * ROWS, IN),
+			 y = shape(K * ROWS, OUT);
+	const struct mat w = shape(E * OUT, IN), wr = shape(E, IN), dz = shape(ROWS, E);
+	const struct router how = {.experts = E, .per_row = K, .seq_rows = ROWS};
+	const struct row_groups groups = {NULL, E * PER, PER};
+	struct group_leaf leaves[E * PER];
+	double once = 2 * ROWS * IN * E, product = 2 * K * ROWS * IN * OUT;
+	device_open_plan(&d, DEVICE_CPU);
+	d.k->route_fwd(
+		&d, NULL, shape(ROWS, K), NULL, NULL, h, wr, NULL, shape(0, 0), &how);
+	d.k->route_bwd(&d, dz, NULL, shape(ROWS, K), NULL, shape(ROWS, K), NULL, h, wr,
+		&how, NULL);
+	d.k->route_bwd_x(&d, h, dz, wr);
+	d.k->route_bwd_w(&d, wr, dz, h);
+	assert_true(d.flops == 4 * once);
+	d.k->groups_fwd(&d, y, x, w, &groups);
+	d.k->groups_bwd_x(&d, x, y, w, &groups);
+	assert_true(d.flops == 4 * once + 2 * product);
+	for (int i = 0; i < E * PER; i++)
+		leaves[i] = (struct group_leaf){.dw = shape(OUT, IN), .group = i};
+	d.k->groups_bwd_w(&d, leaves, E * PER, y, x, &groups);
+	assert_near(d.flops, 4 * once + 3 * product, 0);
+}
+
 /* The FLOPs of causal attention over all pairs of chunks are those of whole sequences, with windows, too. */
 TEST(attention)
 {

@@ -397,21 +397,22 @@ DEVICE_TEST(counts)
 DEVICE_TEST(bias)
 {
 	enum { E = 5 };
-	static const int64_t counts[E] = {10, 10, 0, 30, 0}; /* mean 10 */
-	static const float signs[E] = {0, 0, 1, -1, 1};
+	/* the means are 10 and 10.2 */
+	static const int64_t counts[2][E] = {{10, 10, 0, 30, 0}, {10, 11, 0, 30, 0}};
+	static const float signs[2][E] = {{0, 0, 1, -1, 1}, {1, -1, 1, -1, 1}};
 	static const struct update off = {.off = true}, on = {.off = false};
-	const int64_t *there_counts = there(counts, sizeof(counts));
-	for (int turn = 0; turn < 4; turn++) {
+	for (int turn = 0; turn < 8; turn++) {
+		const int64_t *own = there(counts[turn / 4], sizeof(counts[0]));
 		bool center = turn & 1;
 		float *b = floats(E);
 		for (int e = 0; e < E; e++)
 			b[e] = (float)e;
-		d->k->bias_balance(d, b, there_counts, E, 0.25f, center,
-			turn < 2 ? NULL : there(&on, sizeof(on)));
-		d->k->bias_balance(
-			d, b, there_counts, E, 0.25f, center, there(&off, sizeof(off)));
+		d->k->bias_balance(d, b, own, E, 0.25f, center,
+			turn & 2 ? there(&on, sizeof(on)) : NULL);
+		d->k->bias_balance(d, b, own, E, 0.25f, center, there(&off, sizeof(off)));
 		for (int e = 0; e < E; e++) {
-			float want = 0.25f * signs[e] - (center ? 0.25f / E : 0);
+			float want =
+				0.25f * signs[turn / 4][e] - (center ? 0.25f / E : 0);
 			assert_near((double)b[e], (double)((float)e + want), 1e-6);
 		}
 	}

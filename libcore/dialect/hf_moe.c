@@ -1,0 +1,49 @@
+/* Hugging Face's mixtures of experts with Llama's attention: one tensor per matrix of an expert. (In
+ * memory, transformers 5 stacks them; it saves them separately.) */
+#include "dialect/dialect.h"
+
+/* clang-format off */
+#define ATTENTION_AND_NORMS                                                       \
+	{"tok_embeddings", "model.embed_tokens", .no_bias = true},                \
+	{"attention_norm", "input_layernorm", .no_bias = true},                   \
+	{"attention.wq", "self_attn.q_proj"},                                     \
+	{"attention.wk", "self_attn.k_proj"},                                     \
+	{"attention.wv", "self_attn.v_proj"},                                     \
+	{"attention.q_norm", "self_attn.q_norm", .no_bias = true},                \
+	{"attention.k_norm", "self_attn.k_norm", .no_bias = true},                \
+	{"attention.wo", "self_attn.o_proj"},                                     \
+	{"ffn_norm", "post_attention_layernorm", .no_bias = true},                \
+	{"norm", "model.norm", .no_bias = true},                                  \
+	{"output", "lm_head", .no_bias = true}
+#define DENSE_FFN                                                                 \
+	{"feed_forward.w1", "mlp.gate_proj"},                                     \
+	{"feed_forward.w3", "mlp.up_proj"},                                       \
+	{"feed_forward.w2", "mlp.down_proj"}
+#define EXPERTS                                                                   \
+	{"experts.w13", "mlp.experts.*.gate_proj", .second = "mlp.experts.*.up_proj"}, \
+	{"experts.w2", "mlp.experts.*.down_proj"}
+/* clang-format on */
+
+const struct scheme scheme_mixtral = {"model.layers.", false,
+	{ATTENTION_AND_NORMS, {"router", "block_sparse_moe.gate"},
+		{"experts.w13", "block_sparse_moe.experts.*.w1",
+			.second = "block_sparse_moe.experts.*.w3"},
+		{"experts.w2", "block_sparse_moe.experts.*.w2"}},
+	NULL};
+
+/* Names of Qwen2-MoE and Qwen3-MoE. */
+const struct scheme scheme_qwen_moe = {"model.layers.", false,
+	{ATTENTION_AND_NORMS, DENSE_FFN, {"router", "mlp.gate"}, EXPERTS,
+		{"shared.w1", "mlp.shared_expert.gate_proj"},
+		{"shared.w3", "mlp.shared_expert.up_proj"},
+		{"shared.w2", "mlp.shared_expert.down_proj"},
+		{"shared_gate", "mlp.shared_expert_gate"}},
+	NULL};
+
+const struct scheme scheme_dots1 = {"model.layers.", false,
+	{ATTENTION_AND_NORMS, DENSE_FFN,
+		{"router", "mlp.gate", .bias = ".e_score_correction_bias"}, EXPERTS,
+		{"shared.w1", "mlp.shared_experts.gate_proj"},
+		{"shared.w3", "mlp.shared_experts.up_proj"},
+		{"shared.w2", "mlp.shared_experts.down_proj"}},
+	NULL};
