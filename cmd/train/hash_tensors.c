@@ -116,7 +116,7 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
 	const struct tensor *t = x->tensor;
-	int64_t number = (int64_t)(p->cp.first + x->at.chunk) * t->users_per_slice +
+	int64_t number = (int64_t)x->chunk * t->users_per_slice +
 			 tensor_slice_user(t, p->tp.first + x->at.slice);
 	struct host_mat m = to_host(&r->t.d, x->x);
 	int64_t first = number * tensor_size(t);
@@ -140,7 +140,7 @@ static void hash_result(void *with, const struct result *x)
 	const struct pass *p = &r->t.pass;
 	struct record *to = add_record(
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
-	to->sum.micro = p->micro.number;
+	to->sum.micro = x->extent == EXTENT_LEAF ? x->micro : p->micro.number;
 	name_result(p->m, x, to);
 	if (x->extent != EXTENT_LEAF) {
 		hash_rows(r, x, to);

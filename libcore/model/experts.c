@@ -584,9 +584,31 @@ static void get_offsets(
 struct expert_leaves {
 	struct group_leaf *list; /* [experts] */
 	int *expert;		 /* [experts]: the expert of each leaf */
-	int n;
-	int32_t *offsets; /* [groups + 1] */
+	int n, source;		 /* source: the rank that has the rows' micro-batch */
+	int32_t *offsets;	 /* [groups + 1] */
 };
+
+/* Passes a leaf of an expert to the observer, with the micro-batch and the chunk of its source. */
+static void observe_expert_leaf(struct pass *p, const struct tensor *t, struct loc loc,
+	const struct expert_leaves *leaves, int i)
+{
+	const struct mesh *mesh = p->c.mesh;
+	int cp = mesh->degree[AXIS_CP], n = p->experts.c->size;
+	int own =
+		microbatches_rank(mesh->degree, mesh->coord) * cp + mesh->coord[AXIS_CP];
+	int source = own - own % n + leaves->source;
+	observe_result(p, (struct result){.name = t->name,
+				  .gradient = true,
+				  .extent = EXTENT_LEAF,
+				  .at = loc,
+				  .first_row = leaves->expert[i] * t->expert_rows,
+				  .x = leaves->list[i].dw,
+				  .tensor = t,
+				  .slice = tensor_slice(t, p->tp.first + loc.slice),
+				  .micro = microbatches_index(&p->store->c.microbatches,
+					  source / cp, p->micro.turn),
+				  .chunk = source % cp * p->cp.local + loc.chunk});
+}
 
 /* Sets the experts here that have rows in a chunk of a source, without memory for their leaves. */
 static void find_experts(
@@ -627,10 +649,8 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 			     : mat_alloc(p->d->scratch, t->expert_rows, t->cols,
 				       act_type(p));
 	p->d->k->groups_bwd_w(p->d, leaves->list, leaves->n, dy, x, &groups);
-	/* (with --ep, the micro-batch is not this rank's) */
-	for (int i = 0; p->observer && !divides_experts(p) && i < leaves->n; i++)
-		observe_leaf_rows(p, t, loc, 0, leaves->expert[i] * t->expert_rows,
-			leaves->list[i].dw);
+	for (int i = 0; p->observer && i < leaves->n; i++)
+		observe_expert_leaf(p, t, loc, leaves, i);
 	for (int i = 0; i < leaves->n; i++)
 		if (wide)
 			store_leaf_block_done(p->store, t, slice, leaves->expert[i]);
@@ -663,7 +683,7 @@ static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
 	scoped_ptr struct group_leaf *list = xcalloc(n, sizeof(*list));
 	scoped_ptr int *expert = xcalloc(n, sizeof(*expert));
 	scoped_ptr int32_t *offsets = xcalloc((size_t)n_groups(p) + 1, sizeof(*offsets));
-	struct expert_leaves leaves = {list, expert, 0, offsets};
+	struct expert_leaves leaves = {list, expert, 0, 0, offsets};
 	size_t mark = arena_mark(p->d->scratch);
 	use_counts(p, sub);
 	struct mat x = taken_rows(p, sub, sub->acts->h, sub->acts->m[X]);
@@ -671,6 +691,7 @@ static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
 	get_offsets(p, sub, offsets, n_groups(p));
 	for (int source = 0; source < p->experts.c->size; source++)
 		for (int c = 0; c < p->cp.local && has_leaves(p, source); c++) {
+			leaves.source = source;
 			find_experts(p, &leaves, source, c);
 			chunk_leaves(p, sub, c, x, dy, &leaves);
 		}

@@ -3,31 +3,26 @@
 
 void observe_result(struct pass *p, struct result r)
 {
-	if (!r.x.p || p->micro.empty)
+	if (!r.x.p || (p->micro.empty && r.extent != EXTENT_LEAF))
 		return;
 	if (r.extent == EXTENT_STREAM)
 		r.first_row += p->first_row;
 	p->observer->see(p->observer->with, &r);
 }
 
-void observe_leaf_rows(struct pass *p, const struct tensor *t, struct loc loc, int use,
-	int64_t first, struct mat x)
+void observe_leaf(
+	struct pass *p, const struct tensor *t, struct loc loc, int use, struct mat x)
 {
 	observe_result(p, (struct result){.name = t->name,
 				  .gradient = true,
 				  .extent = EXTENT_LEAF,
 				  .at = loc,
-				  .first_row = first,
 				  .x = x,
 				  .tensor = t,
 				  .slice = tensor_slice(t, p->tp.first + loc.slice),
-				  .use = use});
-}
-
-void observe_leaf(
-	struct pass *p, const struct tensor *t, struct loc loc, int use, struct mat x)
-{
-	observe_leaf_rows(p, t, loc, use, 0, x);
+				  .use = use,
+				  .micro = p->micro.number,
+				  .chunk = p->cp.first + loc.chunk});
 }
 
 void observe_slices(

@@ -88,9 +88,12 @@ struct result {
 	int64_t first_row;
 	struct mat x;  /* device memory */
 	bool integers; /* x.p is int32_t * */
-	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight). */
+	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight); the
+	 * micro-batch in the step and the virtual chunk, which with --ep may be another rank's. */
 	const struct tensor *tensor;
 	int slice, use;
+	int64_t micro;
+	int chunk;
 };
 
 /* Receives every result of a micro-batch, in the order of computation. A step begins again if a
@@ -139,6 +142,7 @@ struct pass_step {
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
 	int64_t number;	      /* index in the step */
+	int64_t turn;	      /* of this rank, with or without a micro-batch */
 	int64_t first_sample; /* index of its first sample in the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	bool train;	      /* computes gradients and applies dropout */
