@@ -627,6 +627,10 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 			     : mat_alloc(p->d->scratch, t->expert_rows, t->cols,
 				       act_type(p));
 	p->d->k->groups_bwd_w(p->d, leaves->list, leaves->n, dy, x, &groups);
+	/* (with --ep, the micro-batch is not this rank's) */
+	for (int i = 0; p->observer && !divides_experts(p) && i < leaves->n; i++)
+		observe_leaf_rows(p, t, loc, 0, leaves->expert[i] * t->expert_rows,
+			leaves->list[i].dw);
 	for (int i = 0; i < leaves->n; i++)
 		if (wide)
 			store_leaf_block_done(p->store, t, slice, leaves->expert[i]);
@@ -639,11 +643,11 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 }
 
 /* Computes the leaves of all slices from a chunk of a source. x, dy: rows here. */
-static void chunk_leaves(struct pass *p, const struct sublayer_run *sub, struct mat x,
-	struct mat dy, const struct expert_leaves *leaves)
+static void chunk_leaves(struct pass *p, const struct sublayer_run *sub, int c,
+	struct mat x, struct mat dy, const struct expert_leaves *leaves)
 {
 	const struct mat *g = sub->grads->m;
-	struct loc loc = {.layer = sub->layer};
+	struct loc loc = {.layer = sub->layer, .chunk = c};
 	for (; loc.slice < p->tp.local; loc.slice++) {
 		experts_leaf(p, sub, sub->tensors->w13, loc,
 			here_of(p, g[DAB], loc.slice), x, leaves);
@@ -668,7 +672,7 @@ static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
 	for (int source = 0; source < p->experts.c->size; source++)
 		for (int c = 0; c < p->cp.local && has_leaves(p, source); c++) {
 			find_experts(p, &leaves, source, c);
-			chunk_leaves(p, sub, x, dy, &leaves);
+			chunk_leaves(p, sub, c, x, dy, &leaves);
 		}
 	arena_reset(p->d->scratch, mark);
 }

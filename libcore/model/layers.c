@@ -10,17 +10,24 @@ void observe_result(struct pass *p, struct result r)
 	p->observer->see(p->observer->with, &r);
 }
 
-void observe_leaf(
-	struct pass *p, const struct tensor *t, struct loc loc, int use, struct mat x)
+void observe_leaf_rows(struct pass *p, const struct tensor *t, struct loc loc, int use,
+	int64_t first, struct mat x)
 {
 	observe_result(p, (struct result){.name = t->name,
 				  .gradient = true,
 				  .extent = EXTENT_LEAF,
 				  .at = loc,
+				  .first_row = first,
 				  .x = x,
 				  .tensor = t,
 				  .slice = tensor_slice(t, p->tp.first + loc.slice),
 				  .use = use});
+}
+
+void observe_leaf(
+	struct pass *p, const struct tensor *t, struct loc loc, int use, struct mat x)
+{
+	observe_leaf_rows(p, t, loc, use, 0, x);
 }
 
 void observe_slices(

@@ -85,6 +85,10 @@ static inline struct mat leaf_buffer(
 void observe_leaf(
 	struct pass *p, const struct tensor *t, struct loc loc, int use, struct mat x);
 
+/* Passes rows of a leaf to the observer, from row `first` of the slice on. */
+void observe_leaf_rows(struct pass *p, const struct tensor *t, struct loc loc, int use,
+	int64_t first, struct mat x);
+
 /* Hands a written leaf to the store and the observer, unless there is no micro-batch. */
 static inline void leaf_done(
 	struct pass *p, const struct tensor *t, struct loc loc, int use)

@@ -84,9 +84,10 @@ struct result {
 	bool gradient;	  /* x is a gradient, else an activation */
 	enum extent extent;
 	struct loc at;
-	int64_t first_row; /* index of x's first row in the chunk */
-	struct mat x;	   /* device memory */
-	bool integers;	   /* x.p is int32_t * */
+	/* index of x's first row in the chunk; EXTENT_LEAF: in the slice, of which x may be some rows */
+	int64_t first_row;
+	struct mat x;  /* device memory */
+	bool integers; /* x.p is int32_t * */
 	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight). */
 	const struct tensor *tensor;
 	int slice, use;
