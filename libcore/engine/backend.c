@@ -15,7 +15,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 			"a --dim of more than 32768 is supported on CPUs only"},
 		{m->qk_norm_all, "--qk-norm-all is supported on CPUs only"},
 		{o->ep > 1, "--ep is supported on CPUs only"},
-		{m->experts > 0, "--experts is not supported on GPUs yet"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
