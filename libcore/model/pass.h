@@ -84,7 +84,7 @@ struct result {
 	bool gradient;	  /* x is a gradient, else an activation */
 	enum extent extent;
 	struct loc at;
-	/* index of x's first row in the chunk; EXTENT_LEAF: in the slice, of which x may be some rows */
+	/* index of x's first row in the chunk; EXTENT_LEAF: in the slice (x may be some of its rows) */
 	int64_t first_row;
 	struct mat x;  /* device memory */
 	bool integers; /* x.p is int32_t * */
