@@ -114,8 +114,9 @@ $O/%.o: %.c $O/flags
 	@$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # (the assembler reads these, of which the compiler does not know)
-$O/libcore/draw/page.o $O/cmd/compare/report_page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
+$O/libcore/draw/page.o $O/cmd/report/page.o $O/cmd/check/report_page.o: $(wildcard share/report/*)
 $O/cmd/logs/formats.o: share/logs/trainers
+$O/cmd/table/table.o: share/python/read_table.py
 
 define isa_rule
 $O/%.$1.o: %.c $O/flags
@@ -253,8 +254,10 @@ NEEDS_fuzz = build fuzz
 NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
 NEEDS_wheel = build wheel
+NEEDS_wheel-cuda = build wheel cuda
 NEEDS_deb = build deb
-demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb:
+NEEDS_pack-gpu = build check
+demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb pack-gpu:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
@@ -271,7 +274,7 @@ convergence-now: programs
 check-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
 	@tests/run $O
 
-check-long-now: programs $(CHECKS) $(IO_FAULTS) $(EMU_LIB)
+check-long-now: programs $(TESTS) $(KERNELS_TEST) $(IO_FAULTS) $(EMU_LIB)
 	@LONG=yes tests/run $O
 
 # PATTERN=...: only tests whose name matches; PART=1/3: the first third;
@@ -339,6 +342,9 @@ bench-gpu-now: all $(TESTS) $(KERNELS_TEST)
 	@[ -n "$(CUDA_LIB)" ] || { echo "make bench-gpu: there is no nvcc" >&2; exit 1; }
 	@tests/bench/gpu $O $(ITEMS)
 
+pack-gpu-now: all $(TESTS) $(KERNELS_TEST)
+	@tests/bench/gpu_machine $O
+
 lint-now: programs
 	@tests/lint $O
 
@@ -359,7 +365,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs python python/pt action action/examples) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -375,6 +381,10 @@ install: all
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs
+	install -m 644 share/python/pt/*.py $(SHARE)/pt/python/pt
+	install share/action/judge $(SHARE)/pt/action
+	install -m 644 share/action/action.yml $(SHARE)/pt/action
+	install -m 644 share/action/examples/* $(SHARE)/pt/action/examples
 	for s in 1 5 7; do install -m 644 man/*.$$s $(SHARE)/man/man$$s; done
 	for p in $(PROGRAMS); do \
 	  $(call install_for,$$p,bash) $(SHARE)/bash-completion/completions/$$p; \
@@ -394,6 +404,11 @@ wheel-now: programs
 	@rm -rf $O/wheel/root && mkdir -p $O/wheel
 	@$(STAGED) DESTDIR=$(abspath $O/wheel/root) PREFIX=
 	@share/python/make_wheel $O $O/wheel/root $O/wheel
+
+# A wheel of the CUDA plugin, which needs the first one, and cuBLASLt and NCCL from NVIDIA's wheels.
+wheel-cuda-now: all
+	@[ -n "$(CUDA_LIB)" ] || { echo "make wheel-cuda: nvcc is missing" >&2; exit 1; }
+	@NVCC=$(NVCC) share/python/make_wheel --cuda $O $O/wheel
 
 # A package for the Debian of this machine, which needs the libraries that it links.
 deb-now: programs
@@ -425,6 +440,7 @@ help:
 	@echo 'validate-titan  the same with the figures of torchtitan'
 	@echo 'validate-plan-here  the same with runs of pt-train on this machine'
 	@echo 'bench-gpu  measure speed on this GPU, beside PyTorch; ITEMS="attn:exact attn:torch": only these'
+	@echo 'pack-gpu   write .gpu: programs and tests for a GPU machine without a compiler; tests/bench/gpu_machine explains it'
 	@echo 'calibrate  train 1,500 small models, some with planted bugs: how often are verdicts wrong?'
 	@echo 'lint       check warnings, format, manual pages, floors, generated files'
 	@echo 'compile_commands.json  write $O/compile_commands.json, which clangd reads'
@@ -434,10 +450,11 @@ help:
 	@echo '           With nvcc, all and install compile CUDA kernels for minutes. CUDA=no: without them;'
 	@echo "           GENCODE='-gencode arch=compute_90a,code=sm_90a': for H100 and H200 only, in half the time"
 	@echo 'wheel      make $O/wheel/pt_train-*.whl for pip: any Linux with glibc 2.28, without root'
+	@echo 'wheel-cuda  make $O/wheel/pt_train_cuda-*.whl: the CUDA plugin; it needs the wheel of the same version'
 	@echo 'deb        make $O/deb/pt_*.deb for the Debian of this machine'
 	@echo 'deps       install missing packages (Debian); DEPS=no: never'
 
-.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel deb \
+.PHONY: all programs compile_commands.json demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs wheel wheel-cuda deb pack-gpu \
   demo-now convergence-now check-now check-long-now check-gpu-now san-now coverage-now lint-now bench-now \
-  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now deb-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
+  bench-gpu-now fuzz-now mutants-now public-bugs-now wheel-now wheel-cuda-now deb-now pack-gpu-now build-fuzzers build-san-tests build-lint-tests build-coverage-tests \
   deps validate-plan validate-plan-here validate-titan generate install uninstall clean help FORCE

@@ -30,88 +30,90 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "The step"},
 	{OPT_LIST, 0, "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
-		"The tokens of the step, from all ranks and micro-batches; see BATCHES. "
-		"Without it, only what needs no model is checked."},
+		"The tokens of the step, from all ranks and micro-batches; see BATCHES. Without "
+		"this option, only the checks that need no model are made."},
 	{OPT_LIST, 0, "grads", "FILE ...", NULL, O(grads), OPT_SEVERAL, .files = "", .help =
-		"The gradients of the step, a dictionary of p.grad by name, saved before "
-		"the optimizer's step; see GRADIENTS. They are checked for any optimizer. "
+		"The gradients of the step, a dictionary of p.grad by name, saved before the "
+		"optimizer's step; see GRADIENTS. These gradients are checked for any optimizer. "
 		"AFTER is then optional."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
 		"The shape of each batch file of raw integers (.u16, .u32, .i32, .i64)."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
-		"The token that ends a document; attention does not cross documents. -1: "
-		"documents begin where positions restart at 0, if the batch has positions."},
+		"The token that ends a document; attention does not cross documents. -1: documents "
+		"begin where positions restart at 0, if the batch has positions."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
-		"The gradient norm that the run logged for this step; X,Y for two runs. "
-		"Without it or Trainer's trainer_state.json, clipping hides a wrong "
-		"scale. It may be off by half a unit of its last digit."},
+		"The gradient norm that the run logged for this step; X,Y for two runs. Without "
+		"this norm or Trainer's trainer_state.json, clipping hides a wrong scale. The norm "
+		"may be off by half a unit of its last digit."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
-		"The loss that the run logged, the mean over all targets of the batch. "
-		"Default: from Trainer's trainer_state.json, if there is one."},
+		"The loss that the run logged, the mean over all targets of the batch. Default: "
+		"the loss in Trainer's trainer_state.json, if this file exists."},
 	{OPT_STR, 0, "divide-by", "counted | weights | NUMBER", "counted", O(how.divide_by), .help =
-		"The divisor of the loss, a sum over all targets of weight times loss. counted: "
-		"the number of targets that count. weights: the sum of their weights."},
+		"The divisor of the loss, which is a sum over all targets of weight times loss. "
+		"counted: the number of targets that count. weights: the sum of their weights."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
-		"The model's configuration, such as the number of heads, which the tensors of a "
-		"PyTorch checkpoint do not determine: Hugging Face's config.json, or options of "
-		"pt-train. Default: config.json next to the checkpoint, if there is one."},
+		"The model's configuration: the options that the tensors of a PyTorch checkpoint "
+		"do not determine, such as the number of heads. The file is Hugging Face's "
+		"config.json, or has options of pt-train. Default: config.json next to the "
+		"checkpoint, if this file exists."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
-		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. "
-		"Default: the directory that adapter_config.json names."},
+		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. Default: the "
+		"directory that adapter_config.json names."},
 	{OPT_ENUM, 'p', "precision", NULL, "auto", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
 		.unsupported = "fp16: use autocast, which has the wider bounds of bf16", .help =
-		"The precision of the run, which sets how much rounding may explain. "
-		"autocast: matmuls in bf16. bf16: parameters and activations, too, as "
-		"with FSDP's mixed precision. auto: from the files of Trainer, if they have it. "
-		"Otherwise fp32, but a step that only the bounds of bf16 allow is not decided."},
+		"The precision of the run, which determines how much of a difference rounding may "
+		"explain. autocast: matmuls in bf16. bf16: parameters and activations, too, as "
+		"with FSDP's mixed precision. auto: the precision in the files of Trainer, or else "
+		"fp32; but a step that only the bounds of bf16 allow is then not decided."},
 	{OPT_DOUBLE, 0, "clip", "X", "-1", O(adam.clip), 0, -1, 1e30, .help =
-		"The norm that gradients were clipped to. 0: no clipping. -1: from the "
+		"The norm to which gradients were clipped. 0: no clipping. -1: the norm in the "
 		"files, or unknown."},
 	{OPT_DOUBLE, 0, "lr", "X", "-1", O(adam.lr), 0, -1, 1e30, .help =
-		"The learning rate of this step. -1: estimated from the update and "
-		"printed, not checked."},
+		"The learning rate of this step. -1: the rate is estimated from the update and "
+		"printed, but not checked."},
 	{OPT_DOUBLE, 0, "beta1", "X", "-1", O(adam.beta1), 0, -1, 1, .help =
-		"AdamW's beta1. -1: from the files, or 0.9."},
+		"AdamW's beta1. -1: the value in the files, or else 0.9."},
 	{OPT_DOUBLE, 0, "beta2", "X", "-1", O(adam.beta2), 0, -1, 1, .help =
-		"AdamW's beta2. -1: from the files, or 0.95."},
+		"AdamW's beta2. -1: the value in the files, or else 0.95."},
 	{OPT_DOUBLE, 0, "eps", "X", "-1", O(adam.eps), 0, -1, 1, .help =
-		"AdamW's eps. -1: from the files, or 1e-8."},
+		"AdamW's eps. -1: the value in the files, or else 1e-8."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "-1", O(adam.decay), 0, -1, 1e3, .help =
-		"AdamW's weight decay. -1: estimated from the update and printed, not checked."},
+		"AdamW's weight decay. -1: estimated from the update and printed, but not checked."},
 	{OPT_LIST, 0, "freeze", "REGEX", NULL, O(freeze), .help =
-		"Frozen tensors, as in pt-train: a tensor is frozen if its name, as this "
-		"program prints it, contains a match of this regular expression. It has "
-		"no gradient, does not count in the norm, and must not change. May be "
-		"repeated. Default for checkpoints of pt-train: from the files."},
+		"Frozen tensors, as in pt-train: a tensor is frozen if its name, as pt-check "
+		"prints it, contains a match of this regular expression. A frozen tensor has no "
+		"gradient, does not count in the norm, and must not change. May be repeated. "
+		"Default for checkpoints of pt-train: the expressions in the files."},
 	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, O(lr_scale_of), .help =
-		"Tensors with X times the learning rate, as in pt-train. Without it, a "
+		"Tensors with X times the learning rate, as in pt-train. Without this option, a "
 		"tensor with another rate only causes a note that shows the rate."},
 	{OPT_INT, 0, "tp", "N", "1", O(check.tp), 0, 1, 4096, .help =
-		"The run's tensor-parallel ranks. The layout determines which partial sums are "
-		"tried as causes, and names factors. It does not change what is right."},
+		"Number of tensor-parallel ranks of the run. The layout determines which partial "
+		"sums are tried as causes, and names factors. The layout does not change what is "
+		"right."},
 	{OPT_INT, 0, "cp", "N", "1", O(check.cp), 0, 1, 4096, .help =
-		"The run's context-parallel ranks."},
+		"Number of context-parallel ranks of the run."},
 	{OPT_INT, 0, "dp", "N", "1", O(check.dp), 0, 1, 1e6, .help =
-		"The run's data-parallel ranks that replicate parameters."},
+		"Number of data-parallel ranks that replicate parameters in the run."},
 	{OPT_INT, 0, "fsdp", "N", "1", O(check.fsdp), 0, 1, 1e6, .help =
-		"The run's data-parallel ranks that shard parameters."},
+		"Number of data-parallel ranks that shard parameters in the run."},
 	{OPT_INT, 0, "accumulation", "N", "1", O(check.accumulation), 0, 1, 1e6, .help =
-		"The micro-batches that each rank accumulated."},
+		"Number of micro-batches that each rank accumulated."},
 	{OPT_FLAG, 0, "two-runs", NULL, "no", O(two_runs), .help =
-		"The files are from the same step of two runs, even if their optimizers' "
-		"step counts differ; their exp_avg are compared. Default: two runs if "
-		"both counts are equal."},
+		"The files are from the same step of two runs, even if their optimizers' step "
+		"counts differ. Their exp_avg are compared. Default: two runs if both counts are "
+		"equal."},
 	{OPT_GROUP, .name = "The reference"},
 	{OPT_ENUM, 0, "reference", NULL, "auto", O(check.reference), .values = OPT_WORDS(REFERENCE_WORDS), .help =
-		"How loss and gradients are computed here. auto: in float64 if that takes "
-		"about a minute or less, else in fp32 by the kernels of pt-train."},
+		"Precision in which pt-check computes the loss and the gradients. auto: float64 if "
+		"that takes about a minute or less, else fp32 with the kernels of pt-train."},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
-		"Number of threads. 0: one per processor of the host."},
+		"Number of threads (0: one thread per processor of the host)."},
 	{OPT_GROUP, .name = "Output"},
 	{OPT_LIST, 'o', "report", "FILE", NULL, O(reports), .files = "", .help =
-		"Write a report: a self-contained .html page, or .md to paste into a pull "
-		"request. It has the verdict, findings, scale, and maps of tensors and "
+		"Write a report: a self-contained .html page, or a .md file to paste into a pull "
+		"request. The report has the verdict, findings, scale, and maps of tensors and "
 		"layers, colored by distance relative to the bound."},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print the result as JSON, with all tensors."},

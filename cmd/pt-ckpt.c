@@ -29,56 +29,62 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Output"},
 	{OPT_STR, 'o', "out", "FILE", NULL, O(out), .files = "", .help =
-		"File to write; for Hugging Face's format a new directory. - is standard output, "
-		"for a checkpoint."},
+		"File to write, or for Hugging Face's format a new directory. The name - writes a "
+		"checkpoint to standard output."},
 	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
-		"Replace existing files, but not a directory of Hugging Face's format. rm: also "
-		"remove the targets of latest.h5 and best.h5, and damaged files."},
+		"Replace existing files, but not a directory of Hugging Face's format. With rm: "
+		"also remove the targets of latest.h5 and best.h5, and damaged files."},
 	{OPT_GROUP, .name = "Comparing and showing"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
-		"diff: compare the optimizer state too."},
+		"With diff: compare the optimizer state too."},
 	{OPT_FLAG, 's', "strict", NULL, "no", O(strict), .help =
-		"diff: exit with 1 also when only attributes, options or the vocabulary differ."},
+		"With diff: exit with 1 also when only attributes, options or the vocabulary "
+		"differ."},
 	{OPT_FLAG, 0, "options", NULL, "no", O(options), .help =
-		"show: print the options of the run instead of the tensors."},
+		"With show: print the options of the run instead of the tensors."},
 	{OPT_GROUP, .name = "Converting"},
 	{OPT_ENUM, 't', "to", NULL, "auto", O(to), .values = convert_names, .help =
-		"Format of the output. auto: pt if the name is - or ends with .h5, llmc if it ends "
-		"with .bin, else huggingface. torch is an error: such files can only be read."},
+		"Format of the output. auto: pt if the name is - or ends with .h5, llmc if the "
+		"name ends with .bin, else huggingface. torch is an error, because pt-ckpt only "
+		"reads such files."},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
-		.help = "convert: type of the stored elements, rounded to nearest, ties to even. "
-		"cast: type to round the values to."},
+		.help =
+		"With convert: type of the stored elements, rounded to nearest, ties to even. With "
+		"cast: type to which the values are rounded."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_bytes), .help =
-		"huggingface: maximum bytes of tensors per file. 0: one file."},
+		"Maximum bytes of tensors per file of Hugging Face's format. 0: one file."},
 	{OPT_FLAG, 0, "padding", NULL, "no", O(padding), .help =
-		"huggingface: also write rows that pad the vocabulary; vocab_size counts them."},
+		"In Hugging Face's format, also write the rows that pad the vocabulary, and count "
+		"these rows in vocab_size."},
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
-		"convert: store the vocabulary of this checkpoint or shard, or of a tokenizer's "
-		"directory or file, such as tokenizer.json. Files of other formats have none."},
+		"With convert: store the vocabulary of this checkpoint or shard, or of a "
+		"tokenizer's directory or file, such as tokenizer.json. Model files of other "
+		"programs have no vocabulary."},
 	{OPT_STR, 0, "model-config", "FILE", NULL, O(how.config), .files = "", .help =
 		"For PyTorch and Hugging Face: a file with the options that tensors do not "
-		"determine, such as the number of heads. Hugging Face's config.json, or for "
-		"PyTorch also a file of pt-train options. Default: config.json next to the "
+		"determine, such as the number of heads. The file is Hugging Face's config.json, "
+		"or for PyTorch also a file of pt-train options. Default: config.json next to the "
 		"checkpoint."},
 	{OPT_GROUP, .name = "Combining and selecting"},
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
-		"merge: the weight of each checkpoint. They need not sum to 1."},
+		"With merge: the weight of each checkpoint. The weights need not sum to 1."},
 	{OPT_DOUBLE, 0, "decay", "X", "0.9", O(decay), 0, 0, 1, .help =
-		"ema: each further checkpoint y replaces the average a by X a + (1 - X) y."},
+		"With ema: each further checkpoint y replaces the average a by X a + (1 - X) y."},
 	{OPT_LIST, 0, "tensor", "PATTERN", NULL, O(tensors), .help =
-		"extract: keep the tensors whose names match the shell pattern. May be repeated."},
+		"With extract: keep the tensors with names that match the shell pattern. May be "
+		"repeated."},
 	{OPT_LIST, 0, "rename", "OLD=NEW", NULL, O(renames), .help =
-		"rename: replace the first OLD in each name by NEW. ^OLD: only at the begin; OLD$: "
-		"only at the end. May be repeated."},
+		"With rename: replace the first OLD in each name by NEW. ^OLD is replaced only at "
+		"the beginning of a name, and OLD$ only at the end. May be repeated."},
 	{OPT_GROUP, .name = "Pruning"},
 	{OPT_INT, 0, "keep-last", "N", "0", O(keep_last), 0, 0, 1e15, .help =
-		"prune: keep the last N checkpoints."},
+		"With prune: keep the last N checkpoints."},
 	{OPT_INT, 0, "keep-every", "STEPS", "0", O(keep_every), 0, 0, 1e15, .help =
-		"prune: keep the checkpoint of every step that this number divides."},
+		"With prune: keep the checkpoint of every step that this number divides."},
 	{OPT_INT, 0, "keep-best", "N", "0", O(keep_best), 0, 0, 1e15, .help =
-		"prune: keep the N checkpoints with the lowest validation losses."},
+		"With prune: keep the N checkpoints with the lowest validation losses."},
 	{OPT_FLAG, 'n', "dry-run", NULL, "no", O(dry_run), .help =
-		"prune: print what would be removed."},
+		"With prune: print the checkpoints that would be removed."},
 	{OPT_GROUP, .name = "Input"},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_END},
@@ -91,6 +97,8 @@ static void generate_man(int kind, FILE *f)
 	h5_fields_print_man(ckpt_fields, f);
 }
 
+/* Prints a line per checkpoint of each file or directory; without operands, of ".".
+ * Continues after a file that cannot be read, and returns the first error. */
 static int list_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)o;
@@ -107,6 +115,7 @@ static int list_files(int n, char **names, const struct opts *o, struct err *e)
 	return e->code ? -1 : 0;
 }
 
+/* Prints the fields and tensors of a checkpoint, or only its options with --options. */
 static int show(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -133,7 +142,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* verify: prints a verdict per file. The first failure determines the exit code. */
+/* Verifies files, and prints a verdict per file. The first failure determines the exit code. */
 static int verify_files(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -156,6 +165,7 @@ static int verify_files(int n, char **names, const struct opts *o, struct err *e
 	return e->code ? -1 : 0;
 }
 
+/* Prints the hash of the parameters of each file, as sha256sum does. */
 static int print_hashes(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -167,6 +177,7 @@ static int print_hashes(int n, char **names, const struct opts *o, struct err *e
 	return 0;
 }
 
+/* Prints a checkpoint's fields and the hashes of its tensors as JSON. */
 static int export_json(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -180,6 +191,7 @@ static int export_json(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
+/* Prints each tensor that differs. Returns the number of differences; -1 with *e set. */
 static int64_t print_tensor_differences(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
@@ -196,6 +208,8 @@ static int64_t print_tensor_differences(
 	return n;
 }
 
+/* Prints the differences of two checkpoints. Returns -1 if they differ (e->code is
+ * EX_FAILED, without a message), or on failure. */
 static int compare_checkpoints(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *a, *b;
@@ -233,11 +247,11 @@ static int prune_run(int n, char **names, const struct opts *o, struct err *e)
 	(void)n;
 	if (!o->keep_last && !o->keep_every && !o->keep_best)
 		return err_set(e, EX_USAGE,
-			"prune needs a rule: --keep-last, --keep-every or --keep-best");
+			"prune needs a rule; give --keep-last, --keep-every or --keep-best");
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
-/* cat: copies a checkpoint to standard output, after checking its metadata. */
+/* Copies a checkpoint to standard output (cat), after checking its metadata. */
 static int copy_to_stdout(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
@@ -266,6 +280,7 @@ static int write_output(
 	return convert_save(v, f, o->out, &how, e);
 }
 
+/* Writes the operand in another format, with another vocabulary if --vocabulary is given. */
 static int convert_file(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt_view v;
@@ -293,6 +308,7 @@ static int parse_weights(const char *text, int n, double *weights, struct err *e
 				       "merge needs --weights with %d finite numbers", n);
 }
 
+/* Writes the mean of several checkpoints. */
 static int write_average(int n, char **names, const struct opts *o, struct err *e)
 {
 	double ones[CKPT_MAX_SOURCES];
@@ -301,6 +317,7 @@ static int write_average(int n, char **names, const struct opts *o, struct err *
 	return convert_sum(n, names, &o->how, ones, n, o->out, e);
 }
 
+/* Writes the exponential moving average of several checkpoints, by --decay. */
 static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -308,6 +325,7 @@ static int write_ema(int n, char **names, const struct opts *o, struct err *e)
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes the sum of several checkpoints with --weights. */
 static int write_merged(int n, char **names, const struct opts *o, struct err *e)
 {
 	double weights[CKPT_MAX_SOURCES];
@@ -316,6 +334,7 @@ static int write_merged(int n, char **names, const struct opts *o, struct err *e
 	return convert_sum(n, names, &o->how, weights, 1, o->out, e);
 }
 
+/* Writes only the parameters of a checkpoint. */
 static int strip(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -323,6 +342,7 @@ static int strip(int n, char **names, const struct opts *o, struct err *e)
 		&(struct ckpt_selection){.parameters_only = true}, o->out, e);
 }
 
+/* Writes only the parameters that --tensor names. */
 static int extract(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -342,6 +362,7 @@ static int write_renamed(int n, char **names, const struct opts *o, struct err *
 		&(struct ckpt_selection){.renames = &o->renames}, o->out, e);
 }
 
+/* Writes the parameters, rounded to --dtype, as a new checkpoint. */
 static int write_rounded(int n, char **names, const struct opts *o, struct err *e)
 {
 	(void)n;
@@ -403,6 +424,7 @@ static const char *const *command_names(void)
 	return names;
 }
 
+/* Sets *e to a usage error that lists all commands. Returns -1. */
 static int missing_command_error(struct err *e)
 {
 	scoped_str list = {0};
@@ -416,6 +438,7 @@ static int missing_command_error(struct err *e)
 	return -1;
 }
 
+/* Returns true if the command accepts the option. */
 static bool accepts_option(const struct command *c, const char *option)
 {
 	char word[32];
@@ -488,6 +511,7 @@ static int check_operands(const struct command *c, int n, struct err *e)
 			      : "one checkpoint or more");
 }
 
+/* Checks operands and options of the command, runs it, and reports the file that it wrote. */
 static int run_command(const struct command *c, int n, char **operands,
 	const struct opts *o, struct err *e)
 {
@@ -499,6 +523,7 @@ static int run_command(const struct command *c, int n, char **operands,
 	return 0;
 }
 
+/* Runs the command that the first operand names. */
 static int run_named_command(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();

@@ -31,21 +31,21 @@ static const struct opt options[] = {
 		"Factor between sizes."},
 	{OPT_GROUP, .name = "Iterations"},
 	{OPT_INT, 'n', "iters", "N", "20", O(bench.iters), 0, 1, 1e6, .help =
-		"Timed iterations per size."},
+		"Number of timed iterations per size."},
 	{OPT_DOUBLE, 0, "seconds", "S", "0", O(bench.seconds), 0, 0, 1e6, .help =
 		"Time each case for S seconds instead of --iters iterations, with at most 1048576 "
-		"iterations. 0: --iters."},
+		"iterations (0: time --iters iterations)."},
 	{OPT_INT, 'w', "warmup-iters", "N", "5", O(bench.warmup), 0, 0, 1e18, .help =
-		"Untimed warmup iterations per size."},
+		"Number of untimed warmup iterations per size."},
 	{OPT_INT, 'c', "check", "N", "1", O(bench.checks), 0, 0, 1e18, .help =
-		"Iterations per size whose results are checked, each with different data. 0: "
-		"none."},
+		"Number of iterations per size with checked results, each with different data (0: "
+		"no checks)."},
 	{OPT_INT, 0, "passes", "N", "1", O(bench.passes), 0, 1, 1e6, .help =
 		"Measure all cases N times, one after the other, so that a disturbance of some "
 		"seconds does not hit all iterations of a case."},
 	{OPT_INT, 0, "reruns", "N", "0", O(bench.reruns), 0, 0, 1e6, .help =
-		"Repeat each reduction N times with the same random inputs, and count elements "
-		"with other bits than in the first run."},
+		"Repeat each reduction N times with the same random inputs, and count the elements "
+		"with bits that differ from the first run."},
 	{OPT_GROUP, .name = "Operation"},
 	{OPT_ENUM, 'o', "op", NULL, "sum", O(suite.op), .values = bench_op_names, .help =
 		"Reduction operation."},
@@ -53,15 +53,16 @@ static const struct opt options[] = {
 		.values = bench_type_names, .help =
 		"Data type of the elements."},
 	{OPT_STR, 'r', "root", "RANK", "0", O(root), .help =
-		"Root rank of collectives that have one. all: each rank in turn."},
+		"Root rank of collectives that have a root. all: each rank in turn."},
 	{OPT_INT, 'm', "aggregate", "N", "1", O(bench.aggregate), 0, 1, 1e6, .help =
-		"Collectives per iteration. They are started together and waited for together; "
-		"time, algbw and busbw are per collective."},
+		"Number of collectives per iteration. The collectives of an iteration are started "
+		"together and waited for together; time, algbw and busbw are per collective."},
 	{OPT_INT, 0, "window", "N", "64", O(bench.window), 0, 1, 1e6, .help =
-		"Messages in flight in bandwidth and bidirectional."},
+		"Number of messages in flight in bandwidth and bidirectional."},
 	{OPT_ENUM, 0, "calls", NULL, "nonblocking", O(bench.calls), .values = bench_calls_names, .help =
-		"How MPI is called. nonblocking: as in pt-train, by MPI_Iallreduce and so on, "
-		"polled. blocking: by MPI_Allreduce and so on, as in OSU's micro-benchmarks."},
+		"Select how MPI is called. nonblocking: by MPI_Iallreduce and so on, with polling, "
+		"as in pt-train. blocking: by MPI_Allreduce and so on, as in OSU's "
+		"micro-benchmarks."},
 	{OPT_FLAG, 0, "barrier", NULL, "no", O(bench.barrier), .help =
 		"Wait in an untimed barrier after each iteration of a collective."},
 	{OPT_ENUM, 'a', "average", NULL, "max", O(bench.average), .values = bench_average_names, .help =
@@ -70,45 +71,46 @@ static const struct opt options[] = {
 	{OPT_FLAG, 0, "overlap", NULL, "no", O(bench.overlap), .help =
 		"Also measure each collective together with a computation that takes as long."},
 	{OPT_INT, 0, "polls", "N", "8", O(bench.polls), 0, 0, 1e6, .needs = "--overlap", .help =
-		"Calls during that computation that make communication progress."},
+		"Number of calls during the computation of --overlap that make communication "
+		"progress."},
 	{OPT_GROUP, .name = "Groups"},
 	{OPT_LIST, 0, "split", "AXES", NULL, O(splits), .help =
 		"Measure groups of ranks along the axes of pt-train, such as tp=2,fsdp=4, instead "
 		"of all ranks; may be given several times. world is the group of all ranks."},
 	{OPT_ENUM, 0, "groups", NULL, "all", O(groups), .values = OPT_WORDS("all", "one", "both"),
 		.needs = "--split", .help =
-		"Which groups along an axis are measured. all: all groups at once; the slowest "
-		"one counts. one: only the group of rank 0, while the other ranks wait. both: "
-		"all, then one."},
+		"Select the groups along an axis that are measured. all: all groups at once; the "
+		"slowest group counts. one: only the group of rank 0, while the other ranks wait. "
+		"both: first all, then one."},
 	{OPT_GROUP, .name = "GPUs"},
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS("cpu", "cuda"), .help =
 		"Memory of the buffers. cuda: each rank takes a GPU of its host in turn."},
 	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm),
 		.values = OPT_WORDS(COMM_LIBRARY_WORDS, "both"), .help =
 		"Library that transfers data between GPUs. both: measure each case with MPI, then "
-		"with NCCL, in one table. auto: as in pt-train."},
+		"with NCCL, in one table. auto: the choice of pt-train."},
 	{OPT_ENUM, 0, "launch", NULL, "blocking", O(bench.launch),
 		.values = bench_launch_names, .help =
-		"When the host waits for the GPU. blocking: after each iteration. queued: after "
-		"all iterations. graph: after each launch of a CUDA graph with one iteration; "
-		"needs NCCL."},
+		"Select when the host waits for the GPU. blocking: after each iteration. queued: "
+		"after all iterations. graph: after each launch of a CUDA graph with one "
+		"iteration; this needs NCCL."},
 	{OPT_FLAG, 0, "registered", NULL, "no", O(bench.registered), .help =
-		"Use buffers that NCCL transfers without copying (ncclMemAlloc; a symmetric "
-		"window from NCCL 2.27 on)."},
+		"Use buffers that NCCL transfers without copying: from ncclMemAlloc, and in a "
+		"symmetric window from NCCL 2.27 on."},
 	{OPT_GROUP, .name = "Results"},
 	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), .help =
 		"Also print the spread of the times of single iterations."},
 	{OPT_STR, 0, "out", "FILE", NULL, O(out), .files = ".h5", .help =
-		"Also write the results to this HDF5 file; -o FILE.h5 is the same. An existing "
-		"file is replaced only if it has results of pt-collbench."},
+		"Also write the results to this HDF5 file; -o FILE.h5 has the same effect. An "
+		"existing file is replaced only if it has results of pt-collbench."},
 	{OPT_STR, 0, "compare", "OLD", NULL, O(compare), .files = ".h5", .help =
-		"Compare the times with an earlier --out, and exit with 1 if any is slower."},
+		"Compare the times with an earlier --out, and exit with 1 if any time is slower."},
 	{OPT_DOUBLE, 0, "threshold", "PERCENT", "15", O(threshold), 0, 0, 1e6, .needs = "--compare",
 		.help =
-		"Ignore differences up to PERCENT."},
+		"Ignore differences of up to PERCENT."},
 	{OPT_INT, 0, "retries", "N", "2", O(retries), 0, 0, 1e6, .needs = "--compare", .help =
-		"Measure slower cases again, up to N times; a case is slower only if it is slower "
-		"each time."},
+		"Measure slower cases again, up to N times. A case counts as slower only if it is "
+		"slower each time."},
 	{OPT_STR, 0, "from", "FILE", NULL, O(from), .files = ".h5", .help =
 		"Measure nothing, but read the results of an earlier --out, for --compare, "
 		"--graph and --plot."},
@@ -118,9 +120,10 @@ static const struct opt options[] = {
 		"times."},
 	{OPT_ENUM, 0, "plot-of", NULL, "busbw", O(plot_of), .values = OPT_WORDS("busbw", "time"),
 		.needs = "--graph or --plot", .help =
-		"What the curves show as a function of the size; time has a logarithmic scale."},
+		"Quantity that the curves show as a function of the size; time has a logarithmic "
+		"scale."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help =
-		"Replace an existing file, whatever it is."},
+		"Replace an existing file, whatever it contains."},
 	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), .help =
 		"Only check, in about a second, that ranks, hosts and libraries work together, "
 		"and that a training step has the gradient of one rank. Options about sizes, "
@@ -233,6 +236,7 @@ static int parse_root(struct opts *o, struct err *e)
 	return 0;
 }
 
+/* Reads options, operands and environment variables into *s. Returns -1 with *e set. */
 static int parse_command_line(struct session *s, int argc, char **argv, struct err *e)
 {
 	struct opts *o = &s->o;
@@ -273,6 +277,7 @@ static int write_file_end(struct session *s, struct bench_file *file, struct err
 	return bench_file_end(file, s->world, &s->suite.table, &about, e);
 }
 
+/* Sets the suite's parts and the columns that its table shows, from the options. */
 static void suite_configure(struct session *s)
 {
 	const struct bench_options *o = &s->bench.o;
@@ -298,6 +303,7 @@ static int read_compared_file(struct session *s, struct err *e)
 	return comm_agree(s->world, e);
 }
 
+/* Prints the results as a graph (--graph), and writes the pictures of --plot. */
 static int draw(const struct bench_table *t, const struct opts *o, struct err *e)
 {
 	struct bench_curves c;
@@ -338,6 +344,7 @@ static int report_results(struct session *s, struct err *e)
 	return comm_agree(s->world, e);
 }
 
+/* Measures all cases. Rank 0 prints the table and the comparison. Collective. */
 static void measure_all(struct session *s)
 {
 	bool is_printing = s->world->rank == 0;
@@ -408,6 +415,8 @@ static int show_saved_results(struct session *s, struct err *e)
 	return report_results(s, e);
 }
 
+/* Does what the options specify: smoke test, saved results or benchmark. Releases *s, and
+ * returns the exit status. Collective. */
 static int run(struct session *s)
 {
 	struct err e = {0};

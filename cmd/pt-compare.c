@@ -8,7 +8,7 @@
 #include "compare/follow.h"
 #include "compare/locate.h"
 #include "compare/outcome.h"
-#include "compare/report.h"
+#include "report/report.h"
 #include "compare/series.h"
 #include "compare/speed.h"
 #include "logs/logs.h"
@@ -35,125 +35,115 @@ static const char *const requirement_names[] = {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Comparing"},
 	{OPT_LIST, 0, "control", "RUN ...", NULL, O(controls), OPT_SEVERAL, .files = "", .help =
-		"The control runs. Each test is compared with the control that it differs least "
-		"from. All other operands are tests."},
+		"The control runs. Each test is compared with the control from which the test "
+		"differs least. All other operands are tests."},
 	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
-		"The test runs; the other operands are the controls."},
+		"The test runs. All other operands are controls."},
 	{OPT_STR, 0, "format", "NAME | FILE", "auto", O(format), .files = "", .help =
-		"The format of the logs: one of FORMATS, or a file with formats of your own, "
-		"with a "
-		"dot or a slash in its name. auto: detected, for each log separately."},
+		"The format of the logs: one of FORMATS, or a file that describes formats of your "
+		"own, with a dot or a slash in its name. auto: detect the format of each log."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
-		"Read logs of other programs line by line with a PCRE2 regular expression. Its "
-		"named "
-		"groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
-		"Lines that do not match are skipped. Without a group step, rows are counted."},
+		"Read logs of other programs line by line with a PCRE2 regular expression. The "
+		"named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. Lines "
+		"that do not match are skipped. If no group is named step, rows are counted."},
 	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = by_names, .help =
 		"Match rows by step or by tokens."},
 	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30, .help =
-		"Relative tolerance: values within X times the control value are considered "
-		"equal."},
+		"Relative tolerance: values within X times the control value are considered equal."},
 	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30, .help =
 		"Absolute tolerance: values within X are considered equal."},
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
 		"Compare only rows that both runs have. Without this option, a row that only one "
-		"run "
-		"has is a difference, unless it is missing at the end; see VERDICTS."},
+		"run has is a difference, unless the row is missing at the end; see VERDICTS."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Judging", .help =
 		"If runs are neither identical nor within a tolerance, the column is judged by "
 		"statistics; see VERDICTS."},
 	{OPT_LIST, 'y', "column", "NAME[:min|:max]|OURS=THEIRS", NULL, O(columns), .help =
-		"Judge only this column, and show it with --graph, --plot and --table. Any "
-		"column of "
-		"the logs will do; pt-run(5) lists the columns of pt-train. "
-		":min, :max: lower or higher values are better; without it the name decides, "
-		"see VERDICTS. "
-		"Without this option: reward, if all logs have it (reinforcement learning); or "
-		"loss, "
-		"and with it val_loss and val_bpb; or, if no log has a loss, the first of "
-		"val_loss, "
-		"val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, "
-		"but maps "
-		"a column of other programs' logs to one of ours, such as loss=train/ce. "
-		"May be given many times."},
+		"Judge only this column, and show it with --graph, --plot and --table. Any column "
+		"of the logs is accepted; pt-run(5) lists the columns of pt-train. NAME:min means "
+		"that lower values are better, and NAME:max that higher values are better; "
+		"otherwise the name decides (see VERDICTS). Without this option, pt-compare judges "
+		"the column reward, if all logs have it (reinforcement learning); or else loss, "
+		"and with it val_loss and val_bpb; or if no log has a loss, the first of val_loss, "
+		"val_bpb, train_loss and grad_norm that all logs have. OURS=THEIRS judges nothing, "
+		"but maps a column of other programs' logs to a column of pt, such as "
+		"loss=train/ce. May be given many times."},
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirement_names, .help =
 		"The weakest verdict for exit code 0. not-worse: identical, within, equivalent, "
 		"better, or worse by less than the margin. auto: within, if a tolerance or a rule "
 		"is given; else equivalent, if several controls are given or no log is from "
-		"pt-train; "
-		"else identical."},
+		"pt-train; else identical."},
 	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .was = "like", .help =
 		"Judge by another project's rule, instead of pt's statistics; see RULES."},
 	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
-		"Ignore differences smaller than X times the control's value. 0: 0.005 times it; "
-		"with "
-		"several controls at least the standard deviation between them."},
+		"Ignore differences smaller than X times the control's value. 0: X is 0.005, but "
+		"with several controls the margin is at least the standard deviation between the "
+		"controls."},
 	{OPT_DOUBLE, 0, "alarm", "P", "0.005", O(alarm), 0, 1e-12, 0.5, .help =
-		"The probability of a false alarm: that a difference is reported where there is none."},
+		"The probability of a false alarm, which is a reported difference where there is "
+		"none."},
 	{OPT_DOUBLE, 0, "confidence", "P", "0.95", O(confidence), 0, 0.5, 0.999999, .help =
 		"The confidence of the intervals that must lie within the margin."},
 	{OPT_GROUP, .name = "Following"},
 	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
 		"Follow runs while they train: read their logs as they grow, report when a verdict "
-		"changes, and exit with 1 or 3 as soon as no further row can make it meet "
-		"--require. "
-		"When all runs have ended, or on SIGINT, compare the logs as they are."},
+		"changes, and exit with 1 or 3 as soon as no further row can make the verdict meet "
+		"--require. When all runs have ended, or on SIGINT, compare the logs as they are."},
 	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
-		"Also end when no log has grown for this time."},
+		"Also end when no log has grown for this number of seconds."},
 	{OPT_GROUP, .name = "Locating"},
 	{OPT_FLAG, 0, "locate", NULL, "no", O(locate), .help =
-		"Find the first tensor that differs. Both runs are computed again with "
-		"pt-train --hash-tensors, from the last checkpoint before the first step that "
-		"differs, or from the start. Two checkpoints, or two files of --hash-tensors, are "
-		"compared as they are."},
+		"Find the first tensor that differs. pt-train --hash-tensors computes both runs "
+		"again, from the last checkpoint before the first step that differs, or from the "
+		"start. Two checkpoints, or two files of --hash-tensors, are compared without a "
+		"new computation."},
 	{OPT_STR, 0, "control-program", "PROGRAM", "pt-train", O(control_program), .help =
 		"The program that computes the control again: a file, or a name in PATH."},
 	{OPT_STR, 0, "test-program", "PROGRAM", "pt-train", O(test_program), .help =
 		"The program that computes the test again, such as another build."},
 	{OPT_STR, 0, "launcher", "WORDS", "mpiexec -n", O(launcher), .help =
-		"The command that starts several ranks; the number of ranks follows it."},
+		"The command that starts several ranks. The number of ranks is appended to this "
+		"command."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axis_names, .help =
-		"Horizontal axis. auto: as --by. seconds: the time of all steps so far. bytes: "
-		"sent so "
-		"far by the rank that sends most. If a log has no step times, "
-		"seconds are from its time stamps."},
+		"Horizontal axis. auto: the axis of --by. seconds: the time of all steps so far. "
+		"bytes: the bytes sent so far by the rank that sends most. If a log has no step "
+		"times, seconds are computed from its time stamps."},
 	OPT_GRAPH(O(draw)),
 	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
-		"In graphs and plots, draw each run. Without this option, several controls, or the "
-		"runs of --test, are drawn as replicas: their mean, and in plots a band from the "
-		"lowest to the highest."},
+		"Draw each run separately in graphs and plots. Without this option, several "
+		"controls, or the runs of --test, are drawn as replicas: their mean, and in plots "
+		"a band from the lowest to the highest."},
 	{OPT_FLAG, 0, "whole-range", NULL, "no", O(whole_range), .help =
-		"In graphs, plots and reports, show all values. Without this option, values far "
-		"from "
-		"the rest, such as in the first steps, may lie outside; a note reports them."},
+		"Show all values in graphs, plots and reports. Without this option, values far "
+		"from the other values, as in the first steps, may lie outside the drawn range; a "
+		"note reports such values."},
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
 	{OPT_LIST, 'o', "report", "FILE", NULL, O(reports), .files = "", .help =
-		"Write a report: a .html page that needs no other file, or .md to paste into a "
-		"pull request. Both have a table of the runs with layout, techniques, speed, "
-		"memory and verdict, the curves, and differences of options and environment. "
-		"May be given many times."},
+		"Write a report: a .html page that needs no other file, or a .md file to paste "
+		"into a pull request. Both have a table of the runs with layout, techniques, "
+		"speed, memory and verdict, the curves, and differences of options and "
+		"environment. May be given many times."},
 	{OPT_LIST, 0, "export", "FILE", NULL, O(exports), .files = "", .help =
 		"Write the logs in another format, with all columns or only the columns of "
-		"--column, and compare nothing. FILE is a .csv or .jsonl file (several runs: "
-		"with a "
-		"column run); an event file of TensorBoard, with tfevents in its name; or a "
-		"directory "
-		"of event files (several runs: in one directory each). The names of runs omit what "
-		"all have in common. - is standard output. Values are exact, and pt-compare "
-		"reads all "
-		"these formats. May be given many times."},
+		"--column, and compare nothing. FILE is a .csv or .jsonl file (with a column run "
+		"if there are several runs); an event file of TensorBoard, with tfevents in its "
+		"name; a directory of event files (with one subdirectory per run if there are "
+		"several runs); or - for standard output. The names of runs omit what all names "
+		"have in common. Values are exact, and pt-compare reads all these formats. May be "
+		"given many times."},
 	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =
-		"The format that --export writes. auto: by the name; CSV to standard output."},
+		"The format that --export writes. auto: determined by the name of the file; CSV "
+		"for standard output."},
 	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
-		"Also compare speed and memory, with the noise of the runs. This does not change "
-		"the exit status."},
+		"Also compare speed and memory, with the noise of the runs. The comparison of "
+		"speed does not change the exit status."},
 	{OPT_FLAG, 't', "table", NULL, "no", O(table), .help =
 		"Print the curves side by side, separated by tabs."},
 	{OPT_END},
@@ -406,6 +396,7 @@ static bool has_user_column(const struct opts *o)
 	return false;
 }
 
+/* Returns the options of comparisons that the command line gives. Borrows o and column. */
 static struct outcome_opts make_outcome_opts(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
@@ -451,6 +442,7 @@ static void set_report_runs(
 	}
 }
 
+/* Appends the outcome as text; with --quiet only its verdict. With --speed appends the speed. */
 static void print_outcome(const struct outcome *x, const struct outcome_opts *opts,
 	const struct opts *o, struct str *out)
 {
@@ -523,6 +515,7 @@ struct following {
 	enum verdict *reported; /* [outcome]: verdict that was printed last */
 };
 
+/* Prints the verdict on the last rows read, at once (--follow). */
 static void print_change(const struct outcome *x, const struct outcome_opts *opts)
 {
 	scoped_str text = {0};
@@ -601,6 +594,7 @@ static int show_curves(
 	return rc;
 }
 
+/* Writes all --report files. Returns -1 with *e set. */
 static int write_reports(const struct runs *r, const struct opts *o, const char *column,
 	const struct report_run *runs, struct err *e)
 {
@@ -613,6 +607,7 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	return rc;
 }
 
+/* Allocates the verdicts of all runs, empty; controls get control = -1. */
 static struct report_run *new_report_runs(const struct runs *r)
 {
 	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));
@@ -630,6 +625,7 @@ static void free_report_runs(struct report_run *runs, int n)
 	free(runs);
 }
 
+/* Returns -1 with *e set if --export has an unknown format or conflicts with other options. */
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)
@@ -646,6 +642,7 @@ static int check_exports(const struct opts *o, struct err *e)
 		       : 0;
 }
 
+/* Writes the chosen columns, or all, to each --export file. Returns -1 with *e set. */
 static int export_all(const struct runs *r, const struct opts *o,
 	const struct log_options *log_opts, struct err *e)
 {

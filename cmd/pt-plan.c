@@ -32,43 +32,43 @@ static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
-		"Devices and links: h100, h200, b200, a100 or cpu. KEY=VALUE changes one of their "
-		"values, for another device; Clusters in pt-plan(1) lists the keys."},
+		"Devices and links: h100, h200, b200, a100 or cpu. KEY=VALUE changes a value of "
+		"the device or link, to describe another device; Clusters in pt-plan(1) lists the "
+		"keys."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
-		"GPUs per host, or ranks per host on a cluster of CPUs. 0: the number of "
-		"--cluster."},
+		"GPUs per host, or ranks per host on a cluster of CPUs (0: the number of "
+		"--cluster)."},
 	{OPT_SIZE, 'm', "memory", "BYTES", "0", O(memory), .help =
-		"Memory that a rank can use. 0: the memory of the GPU of --cluster; CPUs have "
-		"no limit."},
+		"Memory that a rank can use. 0: the memory of the GPU of --cluster; CPUs have no "
+		"limit."},
 	{OPT_STR, 0, "network", "FILE", NULL, O(network), .files = ".h5", .help =
 		"Read latencies and bandwidths from the fits in a result of pt-collbench. For "
-		"GPUs, the fits of NCCL are used if there are any, else the fits of MPI."},
+		"GPUs, the fits of NCCL are used if the result has any, else the fits of MPI."},
 	{OPT_GROUP, .name = "Trainer"},
 	{OPT_ENUM, 0, "trainer", NULL, "pt", O(trainer), .values = trainer_names, .help =
-		"The trainer to plan for. pt's layouts are planned by the code that trains. For "
-		"other trainers, formulas fitted to their published measurements are used; for "
-		"nanotron, they predict memory only."},
+		"The trainer to plan for. Layouts of pt are planned by the code that trains. "
+		"Layouts of other trainers are planned by formulas that are fitted to published "
+		"measurements; for nanotron, the formulas predict only memory."},
 	{OPT_ENUM, 0, "for", NULL, "pt", O(target), .values = trainer_names, .help =
-		"With --best, print the arguments of this trainer. It also sets the default of "
-		"--trainer."},
+		"With --best, print the arguments of this trainer. This option also sets the "
+		"default of --trainer."},
 	{OPT_GROUP, .name = "Search"},
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
-		"Tokens per step, a multiple of the context. 0: the batch of the model's preset."},
+		"Tokens per step, a multiple of the context (0: the batch of the model's preset)."},
 	{OPT_STR, 'o', "only", "KEY=VALUE,...", NULL, O(only), .help =
-		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe. If "
-		"a key is given several times, any of its values is allowed. Values that are not "
-		"searched by default are allowed, too."},
+		"List only layouts with these settings of pt-train, such as "
+		"tp=8,pp-schedule=gpipe. If a key is given several times, any of its values is "
+		"allowed. Values that are not searched by default are allowed, too."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
 		"Plan by the code that trains until N layouts fit, in the order of their time "
-		"bounds. 0: all layouts. -1: up to 100, but fewer if all others are bound to be "
-		"slower or if planning takes longer than a few seconds; large models are planned "
-		"with fewer layers."},
+		"bounds. 0: plan all layouts. -1: plan up to 100 layouts, but fewer if all other "
+		"layouts are bound to be slower or if planning takes longer than a few seconds; "
+		"large models are planned with fewer layers."},
 	{OPT_GROUP, .name = "Output"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
-		"Number of layouts to list, fastest first by the middle of the band of their "
-		"time."},
+		"Number of layouts to list, sorted by the middle of the band of the predicted time."},
 	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
 		"Print only the arguments of the trainer for the fastest layout."},
 	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =
@@ -80,22 +80,23 @@ static const struct opt options[] = {
 		"Also print the number of layouts searched and the time of the search."},
 	{OPT_GROUP, .name = "Timeline and goodput"},
 	{OPT_INT, 0, "timeline", "WIDTH", "0", O(timeline), 0, 0, 1000, .help =
-		"Draw a step of the fastest layout, for the pipeline that stragglers delay most. "
-		"0: none."},
+		"Draw a step of the fastest layout in this width, for the pipeline that stragglers "
+		"delay most (0: no drawing)."},
 	{OPT_DOUBLE, 0, "failures", "N", "0", O(job.failures), 0, 0, 1e6, .help =
-		"Failures of the job per hour."},
+		"Number of failures of the job per hour."},
 	{OPT_DOUBLE, 0, "ckpt-cost", "SECONDS", "0", O(job.checkpoint), 0, 0, 1e6, .help =
 		"Time for which a checkpoint stops training."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "0", O(job.interval), 0, 0, 1e9, .help =
-		"Time between checkpoints. 0: the optimum (Daly 2006)."},
+		"Time between checkpoints (0: the optimum by Daly 2006)."},
 	{OPT_DOUBLE, 0, "restart-cost", "SECONDS", "0", O(job.restart), 0, 0, 1e6, .help =
-		"Time from a failure to the first step after it."},
+		"Time from a failure to the first step after this failure."},
 	{OPT_DOUBLE, 0, "slow", "FACTOR", "1", O(job.slow), 0, 1, 1e6, .help =
 		"Slowdown factor of a straggler."},
 	{OPT_DOUBLE, 0, "slow-prob", "P", "0", O(job.probability), 0, 0, 1, .help =
 		"Probability that a rank is a straggler in a step."},
 	{OPT_DOUBLE, 0, "hours", "N", "1000", O(hours), 0, 0.001, 1e6, .help =
-		"Length of the job to simulate, in addition to the formula; at most 1e8 steps."},
+		"Length of the job to simulate, in addition to the formula; the job has at most "
+		"1e8 steps."},
 	{OPT_INT, 0, "seed", "N", "1", O(seed), 0, 0, 1e18, .help =
 		"Random seed of the simulation and of --timeline."},
 	{OPT_END},
@@ -270,6 +271,7 @@ static int parse_model(
 		       : -1;
 }
 
+/* Sets the cluster, the ranks and the memory limit of *r. Returns -1 with *e set. */
 static int cluster_from_options(const struct opts *o, struct request *r, struct err *e)
 {
 	struct cluster *c = &r->cluster;
@@ -332,12 +334,14 @@ static int choose_dtype(const struct request *r, struct train_opts *o, struct er
 		return 0;
 	if (o->dtype != PRECISION_BF16 && opts_given(&train_program, o, "dtype"))
 		return err_set(e, EX_USAGE,
-			"dtype: %s computes in bf16 or float8; give dtype=bf16",
+			"dtype: --trainer %s computes in bf16 or float8; give dtype=bf16",
 			trainer_names[r->trainer]);
 	o->dtype = PRECISION_BF16;
 	return 0;
 }
 
+/* Sets t->batch from --tokens, if given. Returns -1 with *e set if it does not
+ * divide into sequences. */
 static int set_batch(
 	const struct opts *o, struct train_opts *t, const struct model *m, struct err *e)
 {
@@ -446,6 +450,7 @@ static int check_options(const struct opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Prints the results, and to stderr the counts of layouts with --verbose. */
 static int print_results(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct err *e)
 {

@@ -31,126 +31,135 @@ static const char *const to_words[] = {TOKENS_TO_WORDS NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
 	{OPT_STR, 'o', "out", "FILE", "-", O(p.out), .files = ".h5", .help =
-		"Shard to write; - is standard output. With --shard-size the files are "
+		"Shard to write, or - for standard output. With --shard-size the files are "
 		"FILE-00000.h5, FILE-00001.h5, ..., without the .h5 at the end of FILE; if one "
-		"file is enough, it is FILE. Pipes and devices are written like standard output."},
+		"file is enough, its name is FILE. Pipes and devices are written like standard "
+		"output."},
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
 		.values = tokenizer_names, .help =
-		"byte: each byte is a token. char: each character that occurs in the text is a "
-		"token; the text must be UTF-8. bpe: byte-pair encoding with --vocab-files, which "
-		"also determine the pattern. gpt2, cl100k, o200k, llama3, qwen2: byte-pair "
-		"encoding with the pattern and the special tokens of these models."},
+		"Tokenizer. byte: each byte is a token. char: each character that occurs in the "
+		"text is a token; the text must be UTF-8. bpe: byte-pair encoding with "
+		"--vocab-files, which also determine the pattern. gpt2, cl100k, o200k, llama3, "
+		"qwen2: byte-pair encoding with the pattern and the special tokens of these "
+		"models."},
 	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(p.tokenizer.vocab_files), .files = "", .help =
-		"Vocabulary of byte-pair encoding: a file, or a directory with one. Its format is "
-		"detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt with "
-		"vocab.json, a rank file of tiktoken, or Mistral's tekken.json."},
+		"Vocabulary of byte-pair encoding: a file, or a directory with a vocabulary. The "
+		"format is detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt "
+		"with vocab.json, a rank file of tiktoken, or Mistral's tekken.json."},
 	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(p.tokenizer.pattern), .help =
 		"Pattern that splits text into words before byte-pair encoding: gpt2, cl100k, "
 		"o200k, llama3, qwen2, tekken, or a regular expression of PCRE2. Default: the "
 		"pattern of the model or of the vocabulary."},
 	{OPT_FLAG, 0, "allow-special", NULL, "no", O(p.tokenizer.special), .help =
-		"Encode the text of a special token, such as <|endoftext|>, as this token, not as "
-		"the tokens of its characters."},
+		"Encode the text of a special token, such as <|endoftext|>, as this token, not "
+		"as the tokens of its characters."},
 	{OPT_FLAG, 0, "end-of-text", NULL, "yes", O(end_of_text), .help =
 		"End each document with the end-of-text token, if the tokenizer has one, such as "
 		"GPT-2's <|endoftext|>."},
 	{OPT_ENUM, 's', "split", NULL, "tail", O(p.split_by), .values = OPT_WORDS(SPLIT_WORDS),
 		.help =
-		"How the validation split is chosen. tail: the last tokens. document: whole "
-		"documents, at random by their index. hash: whole documents, at random by their "
-		"text; equal documents are in the same split, and the choice does not depend on "
-		"other documents."},
+		"Select how the validation split is chosen. tail: the last tokens. document: "
+		"whole documents, at random by their index. hash: whole documents, at random by "
+		"their text; equal documents are in the same split, and the choice does not "
+		"depend on other documents."},
 	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(p.val_fraction), 0, 0, 0.999999, .help =
 		"Fraction of the text in the validation split."},
 	{OPT_INT, 0, "seed", "N", "1", O(p.seed), .help =
 		"Random seed of --split document, --split hash and --shuffle."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(p.shard_bytes), .help =
-		"Begin a new file after this many bytes of tokens. 0: one file."},
+		"Begin a new file after this many bytes of tokens (0: one file)."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(p.overwrite), .help =
 		"Replace existing files, except inputs."},
 	{OPT_GROUP, .name = "Reading documents"},
 	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = formats,
 		.help =
-		"text: a file is a document, or several with --separator. jsonl: each line is a "
-		"JSON object with a document in one of its fields. auto: jsonl for names that end "
-		"in .jsonl, .ndjson or .json, or in one of these and .gz or .zst. The other "
-		"values are token files, which auto also recognizes: shards, and files of llm.c, "
-		"Megatron-LM and nanoGPT."},
+		"Format of the inputs. text: a file is a document, or several documents with "
+		"--separator. jsonl: each line is a JSON object with a document in one of its "
+		"fields. auto: jsonl for names that end in .jsonl, .ndjson or .json, or in one "
+		"of these and .gz or .zst; auto also recognizes tables (Parquet, Arrow) by their "
+		"content. The other values are token files, which auto also recognizes: shards, "
+		"and files of llm.c, Megatron-LM and nanoGPT."},
 	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
-		"The field of JSONL that has the document. With a --record of two fields: "
-		"NAME,NAME."},
+		"The field of JSONL, or the column of a table, that holds the document. For a "
+		"--record of two fields, give NAME,NAME."},
 	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
-		"Text that separates documents; it stays at the end of each. Without it, each "
-		"file is one document. It is appended to documents of JSONL."},
+		"Text that separates documents, and stays at the end of each document. Without "
+		"this option, each file is one document. The separator is also appended to "
+		"documents of JSONL."},
 	{OPT_FLAG, 0, "strict", NULL, "no", O(p.strict), .help =
-		"Fail at the first line of JSONL that is not a JSON object with the field. "
-		"Without it, such lines are counted and skipped."},
+		"Fail at the first line of JSONL that is not a JSON object with the field, or at "
+		"the first row of a table without a document. Without this option, such lines "
+		"and rows are counted and skipped."},
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
 		"Decompress files in gzip or zstd format."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Tokens that count"},
 	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
-		"Content of a line of JSONL, and its fields. text: a text; all of it counts. "
-		"prompt: prompt,completion; the completion counts. messages: a conversation, as a "
-		"list of objects with role and content, or from and value. spans: text,spans; "
-		"spans is a list of [begin, end] in characters of the text. ids: "
-		"input_ids,labels; a token with label -100 does not count. mask: input_ids,mask; "
-		"the mask has 0 or 1 per token."},
+		"Content of a line of JSONL or a row of a table, by the names of its fields. "
+		"text: a text; all tokens count. prompt: prompt,completion; the completion "
+		"counts. messages: a conversation, as a list of objects with role and content, "
+		"or from and value. spans: text,spans; spans is a list of [begin, end] in "
+		"characters of the text, and these spans count. ids: input_ids,labels; a token "
+		"with label -100 does not count (with --field input_ids, all tokens count). mask: "
+		"input_ids,mask; the mask has 1 for each token that counts, else 0."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
 		"Chat template that lays out conversations: chatml, llama3, llama3.1, qwen, "
-		"qwen3, qwen3-2507, a file, or a directory of Hugging Face. Without --record, it "
-		"implies messages. With --record prompt, the prompt is a turn of the user and the "
-		"completion a turn of the assistant."},
+		"qwen3, qwen3-2507, a file, or a directory of Hugging Face. Without --record, "
+		"this option implies --record messages. With --record prompt, the prompt is a "
+		"turn of the user and the completion is a turn of the assistant."},
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
-		"Which tokens of a conversation count. assistant: each assistant turn and the "
-		"text that ends it. last: only the last such turn. all: all tokens except the "
-		"first. none: no tokens. With --record prompt, assistant and last both count "
-		"the completion."},
+		"Select the tokens of a conversation that count in the loss. assistant: each "
+		"assistant turn and the text that ends this turn. last: only the last such turn. "
+		"all: all tokens except the first. none: no tokens. With --record prompt, "
+		"assistant and last both count the completion."},
 	{OPT_SIZE, 0, "window", "N", "0", O(p.window), 0, 0, 0x1p24, .help =
 		"Pack whole documents into windows of N tokens; pt-train --context N trains on "
-		"these windows. The rest of a window is padding, which does not count. 0: one "
-		"document after the other."},
+		"these windows. The rest of a window is padding, which does not count. 0: no "
+		"windows."},
 	{OPT_ENUM, 0, "too-long", NULL, "cut", O(p.too_long), .values = OPT_WORDS(LONG_WORDS), .help =
-		"What to do with a document longer than a window: cut its end off, split it into "
-		"several, or drop it."},
+		"Select what happens to a document longer than a window. cut: the end is cut "
+		"off. split: the document is split into several documents. drop: the document is "
+		"dropped."},
 	{OPT_GROUP, .name = "Choosing documents"},
 	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(p.min_bytes), .help =
 		"Drop documents of fewer bytes."},
 	{OPT_SIZE, 0, "max-bytes", "BYTES", "0", O(p.max_bytes), .help =
-		"Drop documents of more bytes. 0: none."},
+		"Drop documents of more bytes (0: drop no document)."},
 	{OPT_LIST, 0, "keep", "REGEX", NULL, O(p.keep), .help =
-		"Keep only documents that match this regular expression of PCRE2. If given "
-		"several times, all must match."},
+		"Keep only documents that match this regular expression of PCRE2. If the option "
+		"is given several times, a document must match all expressions."},
 	{OPT_LIST, 0, "drop", "REGEX", NULL, O(p.drop), .help =
 		"Drop documents that match this regular expression."},
 	{OPT_FLAG, 0, "dedup", NULL, "no", O(p.dedup), .help =
-		"Keep only the first of the documents with the same text. Texts are compared by a "
-		"128-bit hash."},
+		"Keep only the first of the documents with the same text. Texts are compared by "
+		"a 128-bit hash."},
 	{OPT_FLAG, 0, "shuffle", NULL, "no", O(p.shuffle), .help =
-		"Write the documents in a random order that depends on --seed. They are sorted in "
-		"temporary files, not in memory."},
+		"Write the documents in a random order that depends on --seed. The documents are "
+		"sorted in temporary files, not in memory."},
 	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(p.sources), .help =
 		"Mix sources: the training tokens are divided among sources in proportion to "
 		"their weights (from 1e-9 to 1e9), exact to one token. A source may be given "
 		"several times with more paths."},
 	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(p.mix_tokens), 0, 0, 0x1p50, .help =
-		"Number of training tokens of all sources (with --split tail: of both splits); a "
-		"source that has too few is repeated. 0: as many as possible without repetition."},
+		"Number of training tokens of all sources (with --split tail: of both splits). A "
+		"source that has too few tokens is repeated. 0: as many tokens as possible "
+		"without repetition."},
 	{OPT_GROUP, .name = "Parallel and interrupted work"},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 1024, .help =
-		"Threads per rank. 0: one per processor that the rank may use. The output does "
-		"not depend on it."},
+		"Threads per rank (0: one thread per processor that the rank may use). The "
+		"output does not depend on this number."},
 	{OPT_STR, 0, "work", "DIRECTORY", NULL, O(p.work), .files = "/", .help =
 		"Keep the work files in this directory until the shards are complete. If the "
-		"program is killed and started again, it resumes from them. Several ranks need a "
-		"directory that all of them can access. Default: temporary files in TMPDIR."},
+		"program is killed and started again, it resumes from these files. Several ranks "
+		"need a directory that all of them can access. Default: temporary files in "
+		"TMPDIR."},
 	{OPT_GROUP, .name = "Tokens of other programs"},
 	{OPT_ENUM, 0, "to", NULL, "shard", O(to), .values = to_words, .help =
 		"Format to write. Formats other than shard are written as NAME_train.bin and "
-		"NAME_val.bin, where --out is NAME, NAME.bin, or a directory that ends with /; "
-		"with --shard-size NAME_train_00000.bin and so on; megatron also writes .idx "
-		"files. For shards that record which tokens count, .mask files with one byte per "
-		"token are written next to them."},
+		"NAME_val.bin, where --out is NAME, NAME.bin, or a directory that ends with /. "
+		"With --shard-size the names are NAME_train_00000.bin and so on. megatron also "
+		"writes .idx files. For shards that record which tokens count, .mask files with "
+		"one byte per token are written next to the .bin files."},
 	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
 		"A token file with validation tokens; the other files have training tokens."},
 	{OPT_LIST, 0, "mask-file", "FILE", NULL, O(mask_files), .files = "", .help =
@@ -158,8 +167,8 @@ static const struct opt options[] = {
 		"has one byte per token, or is a file of Megatron-LM or llm.c. Give one mask per "
 		"token file, in the same order, with the masks of --val-file last."},
 	{OPT_STR, 0, "vocab-from", "SHARD", NULL, O(vocab_from), .files = ".h5", .help =
-		"Shard with the tokenizer of token files. Without it and --vocab-files, tokens "
-		"are numbers that cannot be decoded."},
+		"Shard with the tokenizer of token files. Without this option and --vocab-files, "
+		"tokens are numbers that cannot be decoded."},
 	{OPT_INT, 0, "vocab", "N", "0", O(vocab), 0, 0, MAX_VOCAB, .help =
 		"Vocabulary size of token files, and of --record ids and mask. 0: the size of "
 		"--vocab-from, or the largest token plus 1."},
@@ -170,14 +179,15 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "train-bpe", "N", "0", O(train_bpe), 0, 0, MAX_VOCAB,
 		.help =
 		"Train a vocabulary of byte-pair encoding with N tokens on the text, which "
-		"--pattern (gpt2 by default) splits into words. <|endoftext|> follows the merges."},
+		"--pattern (gpt2 by default) splits into words. <|endoftext|> follows the "
+		"merges."},
 	{OPT_STR, 0, "vocab-out", "DIRECTORY", NULL, O(vocab_out), .files = "/",
 		.help =
 		"Write the trained vocabulary to this directory: vocab.json and merges.txt, "
 		"tokenizer.json, vocab.tiktoken."},
 	{OPT_LIST, 0, "special-token", "TEXT", NULL, O(special_tokens), .help =
 		"Special token of the trained vocabulary, such as a marker of a --chat-template. "
-		"It is one of the N tokens, and follows <|endoftext|>."},
+		"The special tokens are among the N tokens, and follow <|endoftext|>."},
 	{OPT_INT, 0, "min-count", "N", "2", O(min_count), 0, 1, 0x1p62, .help =
 		"Do not merge pairs that occur less often."},
 	{OPT_GROUP, .name = "Inspecting shards"},
@@ -186,17 +196,17 @@ static const struct opt options[] = {
 		"tokens."},
 	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
 		"Verify whole shards: the seal, the checksums of every block of tokens and of the "
-		"tokens of each file, that each token is in the vocabulary, and where documents "
-		"begin. All shards are checked, even after a failure."},
+		"tokens of each file, the values of all tokens (which must be in the vocabulary), "
+		"and the beginnings of documents. All shards are checked, even after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
-		"Print N documents of shards in stored order. With --window, this is not the order "
-		"of the text, and the padding of a window is listed as a document. Tokens that "
-		"count are between ⟦ and ⟧, or green on a color terminal. On a terminal, the "
-		"middle of long texts is left out."},
+		"Print N documents of shards in stored order. With --window, this order is not "
+		"the order of the text, and the padding of a window is listed as a document. "
+		"Tokens that count are between ⟦ and ⟧, or green on a color terminal. On a "
+		"terminal, the middle of long texts is left out."},
 	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
-		"The first document that --show prints, from 0."},
+		"Index of the first document that --show prints, counted from 0."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -233,6 +243,7 @@ static const struct program program = {
 	.kinds = (const char *const[]){"shard", "tokenizer", "bpe", NULL},
 };
 
+/* Prints the facts of each shard, and its tokenizer. */
 static int print_info(const struct strs *files, struct err *e)
 {
 	for (int64_t i = 0; i < files->n; i++) {
@@ -258,6 +269,7 @@ static int print_info(const struct strs *files, struct err *e)
 	return 0;
 }
 
+/* Reads a shard whole and checks its hashes and documents. Returns -1 with *e set. */
 static int verify_shard(const char *path, struct err *e)
 {
 	const struct strs one = {.v = (char *[]){(char *)path}, .n = 1};
@@ -301,9 +313,7 @@ static void print_dropped(const struct prepared *d)
 	const struct {
 		int64_t n;
 		const char *why;
-	} all[] = {{d->n_short, "too short"}, {d->n_long, "too long"},
-		{d->n_not_kept, "without a match of --keep"},
-		{d->n_dropped, "with a match of --drop"}, {d->n_duplicate, "duplicates"}};
+	} all[] = {PREPARED_DROPPED(d)};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		if (all[i].n)
 			info("%lld of %lld documents dropped: %s", (long long)all[i].n,
@@ -395,6 +405,7 @@ static int reject_text_options(const struct opts *o, struct err *e)
 	return 0;
 }
 
+/* Prints a note on each option that has no effect together with the others. */
 static void note_idle_options(const struct opts *o, bool tokens)
 {
 	bool is_text = !tokens && !o->train_bpe,
@@ -422,7 +433,7 @@ static void note_idle_options(const struct opts *o, bool tokens)
 	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Writes shards, or the token files of another program. */
+/* Writes shards, or the token files of another program, and prints their sizes and names. */
 static int prepare_shards(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -468,7 +479,7 @@ static int prepare_shards(
 	return 0;
 }
 
-/* Trains a vocabulary and writes its files. */
+/* Trains a vocabulary, writes its files, and prints their names. */
 static int train_vocabulary(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -496,8 +507,8 @@ static int train_vocabulary(
 	note_idle_options(o, false);
 	int rc = train_vocab_run(&c, texts, &done, e);
 	if (!rc && done.n_broken)
-		warn("%lld lines without a document were skipped",
-			(long long)done.n_broken);
+		warn("%lld broken line%s skipped", (long long)done.n_broken,
+			plural(done.n_broken));
 	if (!rc)
 		info("%s of text in %lld document%s (%lld dropped), %s different words, "
 		     "a vocabulary of %lld tokens",
@@ -507,7 +518,7 @@ static int train_vocabulary(
 			text_count(words, (double)done.n_words),
 			(long long)done.n_tokens);
 	if (!rc && done.n_tokens < o->train_bpe)
-		warn("the text has no more pairs that occur %lld times: %lld tokens instead "
+		warn("no other pair occurs %lld times in the text: the vocabulary has %lld tokens instead "
 		     "of %lld",
 			(long long)o->min_count, (long long)done.n_tokens,
 			(long long)o->train_bpe);
@@ -517,6 +528,7 @@ static int train_vocabulary(
 	return rc;
 }
 
+/* Rejects options that contradict each other. n_operands: number of files. */
 static int check_options(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int n_inspections = o->info + o->verify + (o->decode != 0) + (o->show > 0);

@@ -30,54 +30,55 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sampling"},
 	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), .help =
-		"Prompt. - reads prompts from standard input, one per line. Without a prompt, or "
-		"with an empty one, the text begins with a line break, or with token 0 if the "
-		"vocabulary has no line break."},
+		"The prompt, or - to read prompts from standard input, one prompt per line. "
+		"Without a prompt, or with an empty prompt, the text begins with a line break, or "
+		"with token 0 if the vocabulary has no line break."},
 	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
 		"Encode the text of a special token in the prompt, such as <|endoftext|>, as this "
 		"token, not as the tokens of its characters."},
 	{OPT_STR, 'c', "chat", "TEXT", NULL, O(chat), .help =
-		"The message of a user to a chat model, instead of a prompt. - reads standard "
-		"input, and each line begins a conversation. The chat template lays the message "
-		"out. Special tokens in the message are plain text. The message is printed only "
-		"with --echo."},
+		"The message of a user to a chat model, instead of a prompt. With -, each line of "
+		"standard input is a message that begins a conversation. The chat template lays "
+		"the message out. Special tokens in the message are plain text. The message is "
+		"printed only with --echo."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(chat_template), .files = "", .needs = "--chat", .help =
 		"The chat template, as for pt-prepare. Default: the template of the training "
 		"data, or of the Hugging Face model that training started from."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
 		"Maximum number of tokens to generate."},
 	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =
-		"Number of texts to generate for each prompt, with a line break after each."},
+		"Number of texts to generate for each prompt, with a line break after each text."},
 	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), 0, 0, 1e6, .help =
-		"Sampling temperature; logits are divided by it. 0: greedy decoding."},
+		"Sampling temperature, which divides the logits. 0: greedy decoding."},
 	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), 0, 0, 1e9, .help =
-		"Sample from the N most probable tokens. 0: from all."},
+		"Sample from the N most probable tokens (0: from all tokens)."},
 	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), 0, 0, 1, .help =
 		"Sample from the most probable tokens with a total probability of P (nucleus "
 		"sampling)."},
 	{OPT_INT, 's', "seed", "N", "1", O(seed), .help =
 		"Random seed. Equal seeds give equal text."},
 	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help =
-		"Also end a text after TEXT; id:N: before the token N; none: only after --tokens. "
-		"Unless this is none, a text also ends before the model's end-of-text token, if "
-		"there is one, and with --chat before the token that ends a turn."},
+		"Also end a text after TEXT. id:N: end before the token N. none: end only after "
+		"--tokens. Unless TEXT is none, a text also ends before the model's end-of-text "
+		"token, if there is one, and with --chat before the token that ends a turn."},
 	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), .help =
 		"Print the prompt before the text."},
 	{OPT_GROUP, .name = "Execution"},
 	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache), .help =
-		"Keep a cache of keys and values. Without it, every token is computed from the "
-		"whole context again; the text is the same."},
+		"Keep a cache of keys and values. Without the cache, every token is computed from "
+		"the whole context again; the text is the same."},
 	{OPT_INT, 0, "tp", "N", "1", O(tp), 0, -1, 1024, .help =
-		"Ranks that split every weight (tensor parallelism). It must divide the virtual "
-		"degree that the model was trained with. -1: the remaining ranks."},
+		"Number of ranks that split every weight (tensor parallelism). The number must "
+		"divide the virtual degree with which the model was trained. -1: the remaining "
+		"ranks."},
 	{OPT_INT, 0, "fsdp", "N", "1", O(fsdp), 0, -1, 1e6, .help =
-		"Ranks that shard the parameters and gather each layer before computing it. -1: "
-		"the remaining ranks."},
+		"Number of ranks that shard the parameters and gather each layer before computing "
+		"it. -1: the remaining ranks."},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
-		"Threads per rank. 0: the processors of the host, divided among its ranks."},
+		"Threads per rank (0: the processors of the host, divided among its ranks)."},
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS(DEVICE_WORDS), .help =
 		"Device to compute on. GPUs and CPUs round differently, so the text may differ. "
-		"auto: a GPU, if each rank finds its own."},
+		"auto: a GPU, if each rank finds a GPU of its own."},
 	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm), .values = OPT_WORDS(COMM_LIBRARY_WORDS), .help =
 		"Library that transfers data between GPUs, as for pt-train."},
 	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
@@ -409,6 +410,7 @@ static int run(struct session *s, const char *name, const char *prompt, struct e
 	return rc;
 }
 
+/* Prints a note on each option that has no effect together with the others. */
 static void note_idle_options(const struct opts *o)
 {
 	const struct opt_idle rows[] = {
@@ -422,6 +424,7 @@ static void note_idle_options(const struct opts *o)
 
 static const char *const advice[N_ADVICE] = {[ADVICE_GPU] = "use --device cpu"};
 
+/* Rejects missing operands, and options that contradict each other. */
 static int check_options(const struct opts *o, int operands, struct err *e)
 {
 	if (operands < 1 || operands > 2)

@@ -85,8 +85,8 @@ static int check_model(const struct train_opts *o, struct err *e)
 		end = strchr(line, '\n');
 		*end = '\0';
 		if (!may_differ_from_weights(line + 2))
-			rc = err_set(
-				e, EX_USAGE, "init-from: %s: its %s", o->init_from, line);
+			rc = err_set(e, EX_USAGE, "--init-from %s: its %s", o->init_from,
+				line);
 	}
 	return rc ? -1 : 0;
 }

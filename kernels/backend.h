@@ -88,6 +88,7 @@ static inline uint64_t device_abi_text(uint64_t h, const char *text)
 	return h;
 }
 
+/* Returns a hash of the version, the prototypes of all kernels and the sizes of shared structs. */
 static inline uint64_t device_abi(void)
 {
 	uint64_t h = device_abi_text(0, PT_VERSION);

@@ -13,28 +13,19 @@
 /* Sets *path to $PT_CUDA, or the plugin next to the program or in ../lib/pt; -1: not found. */
 static int find_plugin(struct str *path)
 {
-	static const char *const places[] = {"pt-cuda.so", "../lib/pt/pt-cuda.so"};
-	char exe[4096];
 	const char *env = getenv("PT_CUDA");
 	if (env && *env) {
 		str_puts(path, env);
 		return file_exists(env) ? 0 : -1;
 	}
-	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-	exe[n > 0 ? n : 0] = '\0';
-	char *slash = strrchr(exe, '/');
-	if (slash)
-		*slash = '\0';
-	for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-		str_clear(path);
-		str_printf(path, "%s/%s", exe, places[i]);
-		if (file_exists(path->s))
-			return 0;
-	}
-	return -1;
+	return file_find_near_program(path, "pt-cuda.so") ||
+			       file_find_near_program(path, "../lib/pt/pt-cuda.so")
+		       ? 0
+		       : -1;
 }
 
-/* Sets *e. Returns 1 if pt was built without CUDA, which matters only if a GPU was requested. */
+/* Sets *e, and returns -1 if $PT_CUDA names a missing file, or 1 if pt was built without CUDA,
+ * which matters only if a GPU was requested. */
 static int plugin_missing_error(const struct str *path, struct err *e)
 {
 	const char *env = getenv("PT_CUDA");
@@ -42,8 +33,8 @@ static int plugin_missing_error(const struct str *path, struct err *e)
 		return err_set(e, EX_FAILED, "PT_CUDA: '%s' does not exist", path->s);
 	err_set(e, EX_FAILED,
 		"built without CUDA: pt-cuda.so is missing in the program's directory "
-		"and in ../lib/pt; `make` builds it if nvcc (CUDA 13) is installed, or "
-		"set PT_CUDA to its path");
+		"and in ../lib/pt; `make` builds it if nvcc (CUDA 13) is installed, `make "
+		"wheel-cuda` packs it for pip, or set PT_CUDA to its path");
 	return 1;
 }
 
@@ -53,6 +44,7 @@ struct cuda_plugin {
 	device_finder *gpu;
 };
 
+/* Sets *h to the functions of the loaded library; -1, *e set: not the plugin of this version. */
 static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct err *e)
 {
 	const uint64_t *abi = dlsym(lib, "pt_cuda_abi");
@@ -70,7 +62,17 @@ static int get_plugin(struct cuda_plugin *h, void *lib, const char *path, struct
 	return 0;
 }
 
-/* Loads the plugin; 1: pt was built without CUDA. */
+/* Loads the cuBLASLt that pip installed in the environment of the program, if any. The dynamic
+ * linker then uses it for the plugin, which needs a library of this name. */
+static void load_cublaslt(void)
+{
+	scoped_str path = {0};
+	if (file_find_near_program(&path,
+		    "../lib*/python3*/*-packages/nvidia/cu13/lib/libcublasLt.so.13"))
+		dlopen(path.s, RTLD_LAZY | RTLD_LOCAL);
+}
+
+/* Loads the plugin for good, and sets *h; 1: built without CUDA, -1: failed; both set *e. */
 static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
 	scoped_str path = {0};
@@ -80,13 +82,15 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	} else {
 		/* One queue per stream: a stream that waits for a GPU must not delay others. */
 		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+		load_cublaslt();
 		/* Never closed: CUDA cannot be unloaded, and another dlopen() is cheap. */
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
 				"cannot open the CUDA plugin of pt: %s; cuBLASLt comes with the "
-				"CUDA toolkit, or with `pip install nvidia-cublas`, and then its "
-				"directory nvidia/cu13/lib must be in LD_LIBRARY_PATH",
+				"CUDA toolkit, or with `pip install nvidia-cublas` next to pt; "
+				"elsewhere, its directory nvidia/cu13/lib must be in "
+				"LD_LIBRARY_PATH",
 				dlerror());
 		else
 			rc = get_plugin(h, lib, path.s, e);
@@ -102,7 +106,7 @@ static bool has_driver(void)
 	return (env && *env) || dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
-/* Ignores errors, which device_open() reports. */
+/* Loads the plugin, and ignores errors (0), which device_open() reports. */
 uint64_t device_gpu_id(int rank)
 {
 	struct cuda_plugin h;
@@ -126,6 +130,7 @@ uint64_t device_plugin_hash(void)
 	return hash;
 }
 
+/* Opens the device. DEVICE_AUTO prints why no GPU is used, and opens the CPU then. */
 int device_open(struct device *d, enum device_kind kind, const struct device_options *o,
 	struct err *e)
 {
@@ -143,10 +148,10 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 		if (kind == DEVICE_CUDA) {
 			*d = (struct device){0};
 			*e = error;
-			return err_prefix(e, "device=cuda: ");
+			return err_prefix(e, "--device cuda: ");
 		}
 		if (rc < 0)
-			info("no GPU is used: %s", error.msg);
+			info("using the CPU, not a GPU: %s", error.msg);
 	}
 	device_open_cpu(d, o->threads);
 	return 0;
@@ -187,6 +192,7 @@ void device_range_end(struct device *d)
 	trace_end();
 }
 
+/* Begins a capture, and records in d->capturing whether the device captures. */
 bool device_graph_begin(struct device *d)
 {
 	d->capturing = d->ops->graph_begin && d->ops->graph_begin(d);

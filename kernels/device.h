@@ -123,7 +123,8 @@ void device_shared_free(struct device *d, void *p);
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 /* A `get` in two calls: end waits for the copy, but not for work enqueued after begin. At most one
- * is in flight, of up to MAX_GET_BYTES bytes. Each launch of a graph repeats it with the same `to`. */
+ * is in flight, of up to MAX_GET_BYTES bytes. Each launch of a graph repeats it with the same
+ * `to`. */
 enum { MAX_GET_BYTES = 256 };
 void device_get_begin(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_end(struct device *d);

@@ -46,7 +46,7 @@ static const struct peak peaks[] = {
 	{{"RTX A6000"}, 0, 154.8, 77.4, 38.7},
 };
 
-/* Matches whole words: "A10" does not match "A100". */
+/* Returns true if `name` has the whole word ("A100" lacks "A10"), or equals the text after '='. */
 static bool has_word(const char *name, const char *word)
 {
 	size_t n = strlen(word);

@@ -56,7 +56,7 @@ static double traffic_bytes(const struct kernel_call *c)
 	}
 }
 
-/* Adds the time that the call would take to the planned device's time. */
+/* Adds the time that the call would take, and counts the FLOPs since the last call as timed. */
 static void add_call_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;
@@ -76,6 +76,7 @@ static bool supports_stride(enum kernel_id id)
 	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
 }
 
+/* Records the call if calls are recorded, and adds its time if the device is timed. */
 static void record_call(struct device *d, const struct kernel_call *c)
 {
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)

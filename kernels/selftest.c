@@ -13,6 +13,7 @@ static const char *kernel_name(enum kernel_id id)
 	return names[id];
 }
 
+/* Appends the shape of an attention call: heads, rows and first positions of both chunks, mask. */
 static void append_attn_text(struct str *out, const struct attn *a)
 {
 	str_printf(out,
@@ -27,6 +28,7 @@ static void append_attn_text(struct str *out, const struct attn *a)
 		str_printf(out, " window %lld", (long long)a->window);
 }
 
+/* Appends " [rows,cols]type" and marks: * a scale, - no memory, ^T a transposed copy, amax. */
 static void append_mat_text(struct str *out, const struct mat *m)
 {
 	str_printf(out, " [%lld,%lld", (long long)m->rows, (long long)m->cols);
@@ -54,6 +56,7 @@ void append_call_text(struct str *out, const struct kernel_call *c)
 		str_printf(out, " dropout %g", (double)c->p);
 }
 
+/* Adds a copy of the call to the set, unless the set has a call with an equal text. */
 void kernel_calls_add(struct kernel_calls *x, const struct kernel_call *c)
 {
 	struct str text = {0};
@@ -136,6 +139,7 @@ int64_t operand_rows(const struct trial *t, int i)
 	return t->m[i].m[CPU].rows;
 }
 
+/* Checks all results that were added, and empties their list. */
 void trial_check_results(struct trial *t)
 {
 	for (int i = 0; i < t->n_results; i++)
@@ -152,6 +156,7 @@ static double rounding_error(const struct device *d, enum dtype type)
 	return dtype_bytes(type) == 1 ? 0x1p-7 : (double)dtype_table[type].epsilon / 2;
 }
 
+/* Runs the trial of a call, checks its fences, and gives back the memory that it used. */
 void trial_run(struct trial *t, const struct kernel_call *c, const struct tolerance *o)
 {
 	double rounding = 0;
@@ -173,7 +178,8 @@ void trial_run(struct trial *t, const struct kernel_call *c, const struct tolera
 		arena_reset(t->memory[s], marks[s]);
 }
 
-/* Runs all trials. `round` is tested first, because pair_send() and fetch_elements() use it. */
+/* Runs all trials until one fails, and updates the worst error in *r. `round` is tested first,
+ * because pair_send() and fetch_elements() use it. */
 static void try_calls(
 	struct trial *t, const struct kernel_calls *calls, struct selftest *r)
 {

@@ -71,6 +71,7 @@ static struct mat heads_shape(
 	return m;
 }
 
+/* Makes random heads in the shape of matrix i of the call; the GPU repeats the CPU's sequences. */
 static struct trial_pair make_random_heads(
 	struct trial *t, int i, const struct attn_pair *x, int64_t heads, double scale)
 {
@@ -151,6 +152,7 @@ static void run_forward(struct trial *t, struct attn_pair *x, struct trial_pair 
 		x->v.m[s], x->is_one_chunk, true);
 }
 
+/* Tests the forward: compares its output and its log-sum-exp. */
 void try_attn_fwd(struct trial *t)
 {
 	struct attn_pair x = make_attn_pair(t, 1, t->c->n[0]);
@@ -166,6 +168,7 @@ struct attn_grads {
 	struct trial_pair dq, dk, dv, own_dk, own_dv, dout, o, lse, delta;
 };
 
+/* Runs the backward on both sides: on the queries' own chunk, then on the other one, if any. */
 static void run_backward(
 	struct trial *t, const struct attn_pair *x, const struct attn_grads *g)
 {
@@ -240,6 +243,7 @@ void try_attn_bwd(struct trial *t)
 	}
 }
 
+/* Tests the attention of decoding, with queries at the last positions. */
 void try_attn_row(struct trial *t)
 {
 	const struct mat *m = t->c->m;

@@ -102,6 +102,7 @@ static struct trial_pair make_repeated(
 	return add_scale(t, call_shape(t, i), x);
 }
 
+/* Makes operand i with all of its columns; the GPU repeats its first `rows` rows. */
 static struct trial_pair make_rows(struct trial *t, int i, int64_t rows, double scale)
 {
 	return make_repeated(t, i, rows, call_shape(t, i).cols, scale);
@@ -187,6 +188,7 @@ static void check_sums(struct trial *t, struct trial_pair sums, struct trial_pai
 	trial_check(t, "sums", sums);
 }
 
+/* Tests linear_gelu_bwd; its sums are compared with sums of the GPU's own da. */
 void try_linear_gelu_bwd(struct trial *t)
 {
 	struct trial_pair sums = pair_blank(t, call_shape(t, 4));
@@ -197,6 +199,7 @@ void try_linear_gelu_bwd(struct trial *t)
 	check_sums(t, sums, t->m[0]);
 }
 
+/* Tests linear_bwd_w; the CPU weighs rows of dy by the number of their repetitions on the GPU. */
 void try_linear_bwd_w(struct trial *t)
 {
 	struct period period = choose_period(call_shape(t, 0));
@@ -276,6 +279,7 @@ static void get_sum_range(struct trial *t, struct mat x, int64_t *first, int64_t
 	*first = sums < x.rows ? *rows : 0;
 }
 
+/* Tests norm_bwd_w with the row statistics of the CPU's forward. */
 void try_norm_bwd_w(struct trial *t)
 {
 	int64_t first, rows;
@@ -306,6 +310,7 @@ static void check_norm_copy(struct trial *t, struct trial_pair copy,
 	trial_check(t, "sums of the copy", sums);
 }
 
+/* Tests norm_bwd with the statistics of the CPU's forward, then its copy of dx and sums. */
 void try_norm_bwd(struct trial *t)
 {
 	int64_t first, rows;
@@ -359,6 +364,7 @@ void try_head_norm_bwd_x(struct trial *t)
 
 /* ---- element by element ------------------------------------------------------------- */
 
+/* Tests rope, in columns of a wider matrix if the run does so. */
 void try_rope(struct trial *t)
 {
 	make_operands(t, "x rope");
@@ -412,6 +418,7 @@ void try_residual(struct trial *t)
 	BOTH(t, residual, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL);
 }
 
+/* Tests residual_norm: the sum, the norm of the sum, and its row statistics. */
 void try_residual_norm(struct trial *t)
 {
 	make_operands(t, "y! x sum bias h! - gamma beta");
@@ -435,6 +442,7 @@ static enum dtype call_dtype(const struct trial *t)
 
 TRIAL(round, "y! x", M(0), M(1), call_dtype(t), 1)
 
+/* Tests round_scaled: the cast, its transposed copy if the run has one, and the inverse scale. */
 void try_round_scaled(struct trial *t)
 {
 	const float max = 3.7f;
@@ -474,6 +482,7 @@ void try_narrow(struct trial *t)
 	BOTH(t, narrow, y.m[s].p, M(0), type);
 }
 
+/* Tests widen on the 16-bit values of the CPU's narrow. */
 void try_widen(struct trial *t)
 {
 	enum dtype type = call_dtype(t);
@@ -488,6 +497,7 @@ void try_widen(struct trial *t)
 
 static const float weights_amax = 3.7f;
 
+/* Tests narrow_scaled; compares four 8-bit results at a time, as a 32-bit number. */
 void try_narrow_scaled(struct trial *t)
 {
 	make_operands(t, "x");
@@ -497,6 +507,7 @@ void try_narrow_scaled(struct trial *t)
 	BOTH(t, narrow_scaled, y.m[s].p, M(0), amax.m[s].p);
 }
 
+/* Tests widen_scaled on the bytes of the CPU's narrow_scaled. */
 void try_widen_scaled(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
@@ -532,6 +543,7 @@ static struct trial_pair make_targets(struct trial *t, int64_t n, int64_t end)
 	return targets;
 }
 
+/* Tests xent_stats with targets in and outside of the slice, and rows without weight. */
 void try_xent_stats(struct trial *t)
 {
 	struct mat shape = small_shape(t, 0);
@@ -545,6 +557,7 @@ void try_xent_stats(struct trial *t)
 		logits.m[s], targets.m[s].p, FIRST, FIRST + n_real, terms);
 }
 
+/* Tests xent_join on random statistics; every fifth row has no weight. */
 void try_xent_join(struct trial *t)
 {
 	int64_t n_slices = t->c->n[0], rows = limit_size(t->c->n[1], 1 << 16);
@@ -567,6 +580,7 @@ void try_xent_join(struct trial *t)
 		rows, terms);
 }
 
+/* Tests xent_fused: the loss of each row, and the gradient that replaces the logits. */
 void try_xent_fused(struct trial *t)
 {
 	const float scale = 0.25f;
@@ -581,6 +595,7 @@ void try_xent_fused(struct trial *t)
 		scales.m[s].p);
 }
 
+/* Tests xent_bwd with random log-sum-exps: only the arithmetic of the gradient is compared. */
 void try_xent_bwd(struct trial *t)
 {
 	const float scale = 0.25f, offset = 3; /* sums of exp(logit - lse) are near 1 */

@@ -11,7 +11,8 @@ static double normal_by_index(int64_t i)
 {
 	uint64_t h = hash_mix((uint64_t)i + 1);
 	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
-	return ((double)sum - 2 * 0xffff) / 37837.0;
+	const double deviation = 37837.0; /* of the sum: 65536 / sqrt(3) */
+	return ((double)sum - 2 * 0xffff) / deviation;
 }
 
 static void fill_random(struct trial *t, struct mat x, double scale)
@@ -47,6 +48,7 @@ struct mat with_rows(struct mat like, int64_t rows)
 	return like;
 }
 
+/* Returns true if the kernel is a matmul, with an algorithm that depends on the whole shape. */
 static bool is_matmul(enum kernel_id id)
 {
 	return id == KERNEL_linear_fwd || id == KERNEL_linear_row ||
@@ -125,6 +127,7 @@ struct trial_pair pair_random(struct trial *t, struct mat like, double scale)
 	return x;
 }
 
+/* Makes a result with all bytes 0xff (NaN) on both sides; the CPU's has `rows` rows. */
 struct trial_pair pair_blank_rows(struct trial *t, struct mat like, int64_t rows)
 {
 	struct trial_pair x = pair_make(t, like, rows, like.cols);
@@ -165,6 +168,7 @@ struct trial_pair pair_blank_vector(struct trial *t, int64_t n)
 	return pair_blank(t, vector_shape(n));
 }
 
+/* Makes a vector with these bytes on both sides. */
 struct trial_pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 {
 	int64_t n = ceil_div((int64_t)n_bytes, sizeof(float));
@@ -176,6 +180,7 @@ struct trial_pair pair_bytes(struct trial *t, const void *bytes, size_t n_bytes)
 	return x;
 }
 
+/* Makes n random 32-bit integers in [low, high), equal on both sides. */
 struct trial_pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t high)
 {
 	struct trial_pair x = pair_make(t, vector_shape(n), 1, n);
@@ -289,6 +294,7 @@ static bool is_worse(double error, double other)
 	return isnan(error) ? !isnan(other) : error > other;
 }
 
+/* Sets *to to the worse of the two errors, and to->largest to the larger of both. */
 static void keep_worse(struct worst *to, const struct worst *w)
 {
 	float largest = fmaxf(to->largest, w->largest);
@@ -401,11 +407,12 @@ static void compare_pair(struct trial *t, struct trial_pair x, struct worst *wor
 	}
 }
 
-static void fail_trial(struct trial *t, const char *what, const char *found)
+/* Sets the trial's error: the call, the result `what`, and what was found. */
+static void fail_trial(struct trial *t, const char *what, const char *finding)
 {
 	scoped_str text = {0};
 	append_call_text(&text, t->c);
-	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
+	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, finding);
 }
 
 void check_fences(struct trial *t)
@@ -427,12 +434,13 @@ static void check_amax(struct trial *t, const char *what, struct mat m, float ex
 	float actual;
 	device_get(t->d[GPU], &actual, m.amax, sizeof(actual));
 	snprintf(found, sizeof(found),
-		"the largest element is %.9g, but the amax of the kernel is %.9g",
+		"the largest |element| is %.9g, but the kernel stored the amax %.9g",
 		(double)expected, (double)actual);
 	if (memcmp(&actual, &expected, sizeof(actual)))
 		fail_trial(t, what, found);
 }
 
+/* Fails the trial if an error exceeds `allowed`, or a stored amax is wrong; raises t->worst. */
 void trial_check_within(
 	struct trial *t, const char *what, struct trial_pair x, double allowed)
 {
@@ -446,8 +454,8 @@ void trial_check_within(
 		return;
 	t->worst = fmax(t->worst, allowed > 0 ? w.error / allowed : w.error);
 	snprintf(found, sizeof(found),
-		"element %lld, %lld is %.9g, but the CPU's is %.9g: error %.2g, allowed "
-		"%.2g",
+		"element [%lld][%lld] is %.9g on the GPU, but %.9g on the CPU: error %.2g, "
+		"allowed %.2g",
 		(long long)w.row, (long long)w.col, w.actual, w.expected, w.error,
 		allowed);
 	if (!(w.error <= allowed))

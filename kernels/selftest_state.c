@@ -6,6 +6,7 @@
 TRIAL(zero, "x+", M(0))
 TRIAL(copy, "y! x", M(0), M(1))
 
+/* Tests hash, with a 64-bit sum that is compared as two 32-bit numbers. */
 void try_hash(struct trial *t)
 {
 	const float none[2] = {0, 0};
@@ -35,6 +36,7 @@ static void check_exact(struct trial *t, const char *what, struct trial_pair x)
 	trial_check(t, what, number);
 }
 
+/* Makes an exact sum with this value on both sides. */
 static struct trial_pair make_exact(struct trial *t, double value)
 {
 	struct exact sum;
@@ -112,6 +114,7 @@ void try_grid_sum(struct trial *t)
 	BOTH(t, grid_sum, &args[s], grid.m[s].p);
 }
 
+/* Tests that elements which grid_sum could not add make a sum of squares not finite. */
 void try_grid_count(struct trial *t)
 {
 	const struct grid counted = {.beyond = 3, .not_finite = 5};
@@ -140,6 +143,7 @@ struct update_trial {
 	struct update_part part[SIDES][PARTS];
 };
 
+/* Makes n random numbers >= 0, as second moments are. */
 static struct trial_pair make_squares(struct trial *t, int64_t n)
 {
 	struct trial_pair x = pair_vector(t, n, 0.1);
@@ -186,6 +190,7 @@ static void check_copy(struct trial *t, struct trial_pair x, struct trial_pair p
 	trial_check(t, "the copy of p", x);
 }
 
+/* Checks the parameters, the moments and the 16-bit copy of all vectors after an update. */
 static void check_update(struct trial *t, const struct update_trial *x)
 {
 	for (int i = 0; i < PARTS; i++) {
@@ -257,6 +262,7 @@ static struct trial_pair as_vector(struct trial_pair x, size_t offset, int64_t n
 	return x;
 }
 
+/* Tests step_end: the hyperparameters for the update, the loss and the gradient norm. */
 void try_step_end(struct trial *t)
 {
 	const struct step_terms terms = {.update = test_update,
@@ -279,6 +285,7 @@ void try_step_end(struct trial *t)
 
 enum { WORKERS = 8 };
 
+/* Tests combine with the vote and normalization of the call, and one weight of 0. */
 void try_combine(struct trial *t)
 {
 	static const float weight[WORKERS] = {
@@ -301,6 +308,7 @@ void try_combine(struct trial *t)
 TRIAL(keep_largest, "x+", M(0), t->c->n[0])
 TRIAL(keep_sizes, "x+", M(0), 0x3f << 24) /* 0.5 */
 
+/* Tests count_sizes, with 64-bit counts that are compared as pairs of 32-bit numbers. */
 void try_count_sizes(struct trial *t)
 {
 	static const int64_t none[256];
@@ -334,6 +342,7 @@ void try_quantize(struct trial *t)
 	BOTH(t, quantize, M(0), codes.m[s].p, scales.m[s].p, random ? test_rng() : NULL);
 }
 
+/* Tests dequantize on the codes and scales of the CPU's quantize. */
 void try_dequantize(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
@@ -348,11 +357,13 @@ void try_dequantize(struct trial *t)
 	BOTH(t, dequantize, M(0), codes.m[s].p, scales.m[s].p);
 }
 
+/* Makes a blank vector of n column indices, of 32 bits if `wide`, else 16. */
 static struct trial_pair make_blank_columns(struct trial *t, int64_t n, bool wide)
 {
 	return pair_blank_vector(t, wide ? n : ceil_div(n, 2));
 }
 
+/* Tests topk_pack on rows in which keep_largest left k elements. */
 void try_topk_pack(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
@@ -367,6 +378,7 @@ void try_topk_pack(struct trial *t)
 	BOTH(t, topk_pack, values.m[s].p, columns.m[s].p, wide, M(0), k);
 }
 
+/* Tests topk_scatter on the packed elements of the CPU's topk_pack. */
 void try_topk_scatter(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];

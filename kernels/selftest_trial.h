@@ -133,7 +133,7 @@ void append_call_text(struct str *out, const struct kernel_call *);
 struct dropouts {
 	struct dropout d[SIDES];
 };
-/* Makes the dropout of the call, for `rows` rows. */
+/* Makes the dropout of the call, for `rows` rows; an even number of rows is two sequences. */
 struct dropouts make_dropouts(struct trial *, int64_t rows);
 
 /* Runs one call, with d[], memory[] and e set; trial_begin(), called once, allocates staging[]. */

@@ -36,7 +36,8 @@ struct guess {
 	const char *text; /* description, after "as if" */
 	bool applies;	  /* the model may have the bug */
 };
-/* Returns true if a guess explains the gradients better than *nearest, which is then lowered. */
+/* Returns true if a guess explains the gradients at least as well as *nearest, and lowers *nearest.
+ * A guess with a cheap estimate above twice *nearest is not tried. */
 bool try_guess(const struct cause_search *s, const struct guess *t, double *nearest);
 
 /* ---- target_causes.c: weights that single targets have in the loss ---------------------- */

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+/* Returns the relative error that a gradient norm may have. */
 static double tolerance(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 1e-3 : 0.02;
@@ -13,15 +14,16 @@ static double tolerance(const struct step_check *c)
  * the norm of the checked gradient and *own to the norm of the reference. */
 static bool fits_as_multiple(const struct step_check *c, int i, double *seen, double *own)
 {
-	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+	const struct products p =
+		products_of(c->seen[i], reference_of(c, i), c->tensors[i].n);
 	*seen = sqrt(p.aa);
 	*own = sqrt(p.bb);
 	return p.bb > 0 && p.ab > 0 &&
-	       residual_of(&p, p.ab / p.bb) <= c->of[i].gradient.bound;
+	       residual_of(&p, p.ab / p.bb) <= c->tensors[i].gradient.bound;
 }
 
 /* Returns true if each tensor was clipped alone: norms have a common upper bound, and tensors
- * below it are unchanged. */
+ * below it are unchanged. Sets s->detail. */
 bool explained_by_clipped_tensors(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -78,7 +80,7 @@ static bool factors_explain_tensor(
 		left += p[k].aa - 2 * f[k] * p[k].ab + f[k] * f[k] * p[k].bb;
 		all += f[k] * f[k] * p[k].bb;
 	}
-	return left <= pow(s->c->of[tensor].gradient.bound, 2) * all;
+	return left <= pow(s->c->tensors[tensor].gradient.bound, 2) * all;
 }
 
 /* Returns true if each of n ranks clipped by the norm of its own shards; f[rank]: its factor. */
@@ -105,7 +107,7 @@ static bool are_shards_clipped(const struct cause_search *s, int n, double *f)
 	return true;
 }
 
-/* Returns true if each FSDP rank clipped its shards by their own norm. */
+/* Returns true if each FSDP rank clipped its shards by their own norm. Sets s->detail. */
 bool explained_by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -436,7 +436,7 @@ static void correct_axis(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%s", text.s);
 }
 
-/* Returns true if another function than the model's explains the gradients. */
+/* Returns true if another function than the model's explains the gradients. Sets s->detail. */
 bool explained_by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];

@@ -7,7 +7,7 @@
 
 enum { MAX_LAYERS = 12 };
 
-/* Returns true if two layers changed places, or have each other's weights. */
+/* Returns true if two layers changed places, or have each other's weights. Sets s->detail. */
 bool explained_by_swapped_layers(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
@@ -62,7 +62,7 @@ static double nearest_window(const struct cause_search *s, int64_t layer, int64_
 	return nearest;
 }
 
-/* Returns true if one layer alone has a window, or alone has none. */
+/* Returns true if one layer alone has a window, or alone has none. Sets s->detail. */
 bool explained_by_window_of_layer(struct cause_search *s)
 {
 	const struct model_config *m = &s->c->weights.m.c;
@@ -89,7 +89,8 @@ bool explained_by_window_of_layer(struct cause_search *s)
 	return false;
 }
 
-/* Returns true if one layer without rope, or with a parallel residual, explains the gradients. */
+/* Returns true if one layer without rope, or with a parallel residual, explains the gradients.
+ * Sets s->detail. */
 bool explained_by_layer(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
@@ -171,7 +172,7 @@ static void compute_with_stretch(const struct cause_search *s, const void *conte
 	variant_gradients(s, v, is_full, g);
 }
 
-/* Returns true if a factor of one part of the model explains the gradients, and describes it. */
+/* Returns true if a factor of one part of the model explains the gradients. Sets s->detail. */
 static bool explain_stretch(struct cause_search *s, const struct stretch *st)
 {
 	static const char *const texts[] = {"the norms had eps ",
@@ -193,6 +194,8 @@ static bool explain_stretch(struct cause_search *s, const struct stretch *st)
 	return x > 0;
 }
 
+/* Tries each stretched product in all layers. Returns true, with s->detail set, at the
+ * first that explains the gradients. */
 bool explained_by_stretch(struct cause_search *s)
 {
 	for (int k = 0; k < 2 * STRETCHED; k++) {
@@ -203,6 +206,8 @@ bool explained_by_stretch(struct cause_search *s)
 	return false;
 }
 
+/* Tries each stretched product in each layer. Returns true, with s->detail set, at the
+ * first that explains the gradients. */
 bool explained_by_stretch_of_layer(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
@@ -222,8 +227,8 @@ static double theta_distance(const struct cause_search *s, double log_theta, boo
 		s, (struct variant){.rope_theta = pow(10, log_theta)}, is_full);
 }
 
-/* Returns true if another rope theta explains the gradients. Searches a grid of powers of ten, then
- * by golden section around the nearest one. */
+/* Returns true if another rope theta explains the gradients. Searches a grid of powers of ten,
+ * then by golden section around the nearest one. Sets s->detail. */
 bool explained_by_theta(struct cause_search *s)
 {
 	const double ratio = (sqrt(5) - 1) / 2, step = 0.5;

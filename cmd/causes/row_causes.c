@@ -19,6 +19,7 @@ struct wrong_groups {
 	int64_t *wrong, n;    /* wrong groups, the worst first */
 };
 
+/* Returns the group that an element is in: itself, its row or its column. */
 static int64_t group_of_element(const struct wrong_groups *f, int64_t element)
 {
 	return f->by == BY_ELEMENT ? element
@@ -42,7 +43,7 @@ static double expected_value(const struct wrong_groups *f, int64_t j)
 static double sum_errors(struct wrong_groups *f)
 {
 	double all = 0;
-	for (int64_t j = 0; j < f->c->of[f->tensor].n; j++) {
+	for (int64_t j = 0; j < f->c->tensors[f->tensor].n; j++) {
 		double d = (double)f->c->seen[f->tensor][j] - expected_value(f, j);
 		f->errors[group_of_element(f, j)] += d * d;
 		all += expected_value(f, j) * expected_value(f, j);
@@ -54,7 +55,7 @@ static double sum_errors(struct wrong_groups *f)
  * false if too many are wrong. */
 static bool find_wrong_groups(struct wrong_groups *f)
 {
-	const double bound = f->c->of[f->tensor].gradient.bound;
+	const double bound = f->c->tensors[f->tensor].gradient.bound;
 	double all = sum_errors(f), left = 0;
 	for (int64_t k = 0; k < f->groups; k++)
 		left += f->errors[k];
@@ -88,7 +89,7 @@ static double common_wrong_factor(const struct wrong_groups *f)
 	bool *wrong = xcalloc((size_t)f->groups, sizeof(*wrong));
 	for (int64_t k = 0; k < f->groups; k++)
 		wrong[k] = is_wrong_group(f, k);
-	for (int64_t j = 0; j < f->c->of[f->tensor].n; j++) {
+	for (int64_t j = 0; j < f->c->tensors[f->tensor].n; j++) {
 		double a = (double)f->c->seen[f->tensor][j];
 		if (!wrong[group_of_element(f, j)])
 			continue;
@@ -137,10 +138,10 @@ static void describe_few(const struct wrong_groups *f, char *text, size_t capaci
 static bool find_few_wrong_groups(
 	struct wrong_groups *f, const struct step_check *c, int tensor, enum grouping by)
 {
-	const struct tensor *t = &c->weights.m.tensors[c->of[tensor].in_model];
+	const struct tensor *t = &c->weights.m.tensors[c->tensors[tensor].in_model];
 	*f = (struct wrong_groups){.c = c, .tensor = tensor, .by = by};
 	f->cols = t->ndim > 1 ? t->dims[1] : 1;
-	f->groups = by == BY_ELEMENT ? c->of[tensor].n
+	f->groups = by == BY_ELEMENT ? c->tensors[tensor].n
 		    : by == BY_ROW   ? t->dims[0]
 				     : f->cols;
 	if ((by != BY_ELEMENT && t->ndim < 2) || f->groups > MAX_ELEMENTS ||
@@ -160,7 +161,7 @@ static bool may_hide_wrong_elements(const struct cause_search *s, int i)
 		return false;
 	for (int k = 0; k < s->n_wrong; k++)
 		found |= model_tensor(s->c, s->wrong[k])->ndim > 1 &&
-			 s->c->of[s->wrong[k]].cause < 0;
+			 s->c->tensors[s->wrong[k]].cause < 0;
 	return found;
 }
 
@@ -170,7 +171,7 @@ static void explain_few_groups(struct cause_search *s, int i)
 	char text[FINDING_TEXT];
 	for (int by = 0; by < GROUPINGS; by++) {
 		struct wrong_groups f = {0};
-		if (s->c->of[i].cause < 0 &&
+		if (s->c->tensors[i].cause < 0 &&
 			((s->has & IF_SURE) || !may_fit_by_chance(s, i)) &&
 			find_few_wrong_groups(&f, s->c, i, (enum grouping)by)) {
 			describe_few(&f, text, sizeof(text));
@@ -210,19 +211,19 @@ static void rows_init(struct rows *r, const struct step_check *c, int tensor)
 {
 	const struct model *m = &c->weights.m;
 	const int64_t n = c->batch.n * c->batch.length, dim = m->c.dim,
-		      size = c->of[tensor].n;
+		      size = c->tensors[tensor].n;
 	bool *want = xcalloc((size_t)m->n_tensors, sizeof(*want));
 	struct gradients g;
 	*r = (struct rows){.c = c};
 	r->dx = xcalloc((size_t)(n * dim), sizeof(double));
 	r->rest = xcalloc((size_t)size, sizeof(double));
 	r->row = xcalloc((size_t)size, sizeof(double));
-	want[c->of[tensor].in_model] = true;
+	want[c->tensors[tensor].in_model] = true;
 	const struct target_rows target = {.dx = r->dx};
 	const struct variant v = {.sequence = -1, .wanted = want, .rows = &target};
 	reference_float64(&c->weights, &c->batch, &v, &g);
 	for (int64_t j = 0; j < size; j++)
-		r->rest[j] = (double)g.g[c->of[tensor].in_model][j];
+		r->rest[j] = (double)g.g[c->tensors[tensor].in_model][j];
 	for (int64_t i = 0; i < n; i++)
 		for (int64_t j = 0; j < dim; j++)
 			r->rest[c->batch.tokens[i] * dim + j] -= r->dx[i * dim + j];
@@ -265,11 +266,11 @@ static double residual_with_bug(struct rows *r, enum row_bug bug, int tensor)
 {
 	const struct token_batch *b = &r->c->batch;
 	double left = 0, all = 0;
-	memcpy(r->row, r->rest, (size_t)r->c->of[tensor].n * sizeof(*r->row));
+	memcpy(r->row, r->rest, (size_t)r->c->tensors[tensor].n * sizeof(*r->row));
 	for (int64_t p = 0; p < r->parts; p++)
 		add_rows_with_bug(r, bug, p * b->n / r->parts * b->length,
 			(p + 1) * b->n / r->parts * b->length);
-	for (int64_t j = 0; j < r->c->of[tensor].n; j++) {
+	for (int64_t j = 0; j < r->c->tensors[tensor].n; j++) {
 		double want = r->c->scale.common * r->row[j];
 		double d = (double)r->c->seen[tensor][j] - want;
 		left += d * d;
@@ -278,7 +279,8 @@ static double residual_with_bug(struct rows *r, enum row_bug bug, int tensor)
 	return all > 0 ? sqrt(left / all) : INFINITY;
 }
 
-/* Returns true if rows of frequent tokens are divided by their count, or have one occurrence. */
+/* Returns true if rows of frequent tokens are divided by their count, or have one occurrence.
+ * Sets s->detail. */
 bool explained_by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {
@@ -294,7 +296,7 @@ bool explained_by_embedding_rows(struct cause_search *s)
 	struct rows r;
 	bool found = false;
 	if (model_tensor(c, s->tensor) != c->weights.m.tokens ||
-		c->of[s->tensor].n > MAX_ELEMENTS)
+		c->tensors[s->tensor].n > MAX_ELEMENTS)
 		return false;
 	rows_init(&r, c, s->tensor);
 	for (size_t p = 0; p < ARRAY_LEN(parts) && !found; p++)

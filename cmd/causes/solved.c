@@ -17,8 +17,8 @@ bool explained_by_no_window(struct cause_search *s)
 	       window_distance(s, length, true) <= s->near;
 }
 
-/* Returns true if another sliding window explains the gradients. Searches the best power of 2, then
- * the windows around it: gradients come nearer as the window does. */
+/* Returns true if another sliding window explains the gradients. Searches the best power of 2,
+ * then the windows around it: gradients come nearer as the window does. Sets s->detail. */
 bool explained_by_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length, best = 1;
@@ -108,7 +108,8 @@ static void compute_with_squashing(const struct cause_search *s, const void *con
 	variant_gradients(s, v, is_full, g);
 }
 
-/* Returns true if logits divided or multiplied by a number explain the gradients. */
+/* Returns true if logits divided or multiplied by a number explain the gradients. Sets
+ * s->detail. */
 static bool by_factor_of_logits(struct cause_search *s, enum squashing how)
 {
 	double x = solve_number(s, compute_with_squashing, &how, 0.1);
@@ -143,7 +144,7 @@ static double find_first_cap(const struct cause_search *s, enum squashing how)
 	return first;
 }
 
-/* Returns true if a soft cap explains the gradients. */
+/* Returns true if a soft cap explains the gradients. Sets s->detail. */
 static bool by_cap(struct cause_search *s, enum squashing how)
 {
 	double x = solve_number(s, compute_with_squashing, &how, find_first_cap(s, how));
@@ -170,7 +171,7 @@ static void compute_with_zero_logits(const struct cause_search *s, const void *c
 		s, (struct variant){.function = {.zero_logits = x}}, is_full, g);
 }
 
-/* Returns true if a number of further logits that are 0 explains the gradients. */
+/* Returns true if a number of further logits that are 0 explains the gradients. Sets s->detail. */
 bool explained_by_zero_logits(struct cause_search *s)
 {
 	double x = solve_number(s, compute_with_zero_logits, NULL, 1);
@@ -194,7 +195,7 @@ struct old_slices {
 static float *compute_last_update(const struct step_check *c, int i, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
-	const struct tensor_check *x = &c->of[i];
+	const struct tensor_check *x = &c->tensors[i];
 	const double t = c->files.from, eps = a->eps >= 0 ? a->eps : 1e-8;
 	double decay = x->decays ? x->decay : fmax(0, a->decay);
 	struct tensor_step f;
@@ -245,8 +246,8 @@ static void compute_with_old_parameters(const struct cause_search *s, const void
 	free(w.w);
 }
 
-/* Finds the old slices: in a fit, the change that they make to the gradients has at least half of
- * the largest weight. Returns false if there are none. */
+/* Marks the old slices in old->is_old: in a fit, the change that they make to the gradients has
+ * at least half of the largest weight. Returns false if there are none. */
 static bool find_old(const struct cause_search *s, struct old_slices *old)
 {
 	const struct model *m = &s->c->weights.m;
@@ -271,6 +272,7 @@ static bool find_old(const struct cause_search *s, struct old_slices *old)
 	return fits && max > 0;
 }
 
+/* Writes to s->detail which slices lacked the last update, and its learning rate. */
 static void describe_old_slices(
 	struct cause_search *s, const struct old_slices *old, double lr)
 {
@@ -304,9 +306,9 @@ bool explained_by_old_parameters(struct cause_search *s)
 	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
 	bool is_complete = true;
 	for (int i = 0; i < c->n && is_complete; i++) {
-		old.update[c->of[i].in_model] = compute_last_update(c, i, &e);
+		old.update[c->tensors[i].in_model] = compute_last_update(c, i, &e);
 		die_io(&e);
-		is_complete = old.update[c->of[i].in_model];
+		is_complete = old.update[c->tensors[i].in_model];
 	}
 	double lr = 0;
 	for (int pairs = 0; pairs < 2 && is_complete && !(lr > 0); pairs++) {

@@ -10,7 +10,7 @@ static double tensor_distance(const struct step_check *c, int i, const struct pr
 {
 	const double zero = c->o.precision == RUN_FP32 ? 1e-6 : 1e-3;
 	if (p->bb > 1e-14 * size * size)
-		return residual_of(p, factor) / c->of[i].gradient.bound;
+		return residual_of(p, factor) / c->tensors[i].gradient.bound;
 	return has_gradient(c, i) && sqrt(p->aa) > zero * fabs(factor) * size ? INFINITY
 									      : 0;
 }
@@ -22,16 +22,17 @@ double largest_residual(const struct cause_search *s, const struct gradients *g)
 	double farthest = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
-		if (!g->g[c->of[i].in_model])
+		if (!g->g[c->tensors[i].in_model])
 			continue;
-		p[i] = products_of(c->seen[i], g->g[c->of[i].in_model], c->of[i].n);
+		p[i] = products_of(
+			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
 		all.ab += p[i].ab;
 		all.bb += p[i].bb;
 	}
 	double factor = all.bb > 0 ? all.ab / all.bb : 0;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
-		if (g->g[c->of[i].in_model])
+		if (g->g[c->tensors[i].in_model])
 			farthest = fmax(farthest,
 				tensor_distance(c, i, &p[i], factor, sqrt(all.bb)));
 	}
@@ -93,7 +94,7 @@ bool solve_factors(
 	double *a = xcalloc((size_t)(n * n), sizeof(*a));
 	memset(x, 0, (size_t)n * sizeof(*x));
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor_check *t = &s->c->of[s->wrong[k]];
+		const struct tensor_check *t = &s->c->tensors[s->wrong[k]];
 		if (get_parts(part, g, n, t->in_model))
 			add_products(a, x, part, n, s->c->seen[s->wrong[k]], t->n);
 	}
@@ -111,17 +112,17 @@ static double residual_of_fit(
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
 		const float *y = s->c->seen[i];
-		double square = products_of(y, y, s->c->of[i].n).aa;
-		if (!get_parts(part, g, n, s->c->of[i].in_model) || !(square > 0))
+		double square = products_of(y, y, s->c->tensors[i].n).aa;
+		if (!get_parts(part, g, n, s->c->tensors[i].in_model) || !(square > 0))
 			continue;
-		double d = fit_distance(part, x, n, y, s->c->of[i].n);
+		double d = fit_distance(part, x, n, y, s->c->tensors[i].n);
 		left += d * d * square;
 		size += square;
 	}
 	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
-/* Returns true if the weight of a sequence equals this one within rounding. */
+/* Returns true if x, a fitted weight of a sequence, equals `weight` within rounding. */
 static bool is_weight(const struct step_check *c, double x, double weight)
 {
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
@@ -202,8 +203,8 @@ static double largest_bound(const struct step_check *c, const bool *wanted)
 {
 	double bound = 0;
 	for (int i = 0; i < c->n; i++)
-		if (wanted[c->of[i].in_model])
-			bound = fmax(bound, c->of[i].gradient.bound);
+		if (wanted[c->tensors[i].in_model])
+			bound = fmax(bound, c->tensors[i].gradient.bound);
 	return bound;
 }
 
@@ -212,7 +213,7 @@ static int64_t count_elements(const struct cause_search *s, const bool *wanted)
 {
 	int64_t n = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		const struct tensor_check *x = &s->c->tensors[s->wrong[k]];
 		n += wanted[x->in_model] ? x->n : 0;
 	}
 	return n;
@@ -259,7 +260,7 @@ static bool fit_sequences(
 static bool may_all_fit_by_chance(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].cause < 0 &&
+		if (s->c->tensors[s->wrong[k]].cause < 0 &&
 			((s->has & IF_SURE) || !may_fit_by_chance(s, s->wrong[k])))
 			return false;
 	return true;
@@ -319,8 +320,8 @@ static float *assemble_from_ranks(
 	const struct cause_search *s, int i, const struct gradients *ranks_g, int n)
 {
 	const struct tensor *t = model_tensor(s->c, i);
-	int k = s->c->of[i].in_model;
-	int64_t size = s->c->of[i].n, cols = t->ndim > 1 ? t->dims[1] : 1;
+	int k = s->c->tensors[i].in_model;
+	int64_t size = s->c->tensors[i].n, cols = t->ndim > 1 ? t->dims[1] : 1;
 	float *best = NULL;
 	double nearest = INFINITY;
 	for (int order = 0; order < n + 2; order++) {
@@ -360,8 +361,8 @@ static bool lacks_all_reduce(
 	variant_gradients(
 		s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, g);
 	for (int k = 0; k < s->n_wrong; k++)
-		if (is_full || s->screen[c->of[s->wrong[k]].in_model])
-			all.g[c->of[s->wrong[k]].in_model] =
+		if (is_full || s->screen[c->tensors[s->wrong[k]].in_model])
+			all.g[c->tensors[s->wrong[k]].in_model] =
 				assemble_from_ranks(s, s->wrong[k], g, n);
 	bool is_explained = largest_residual(s, &all) <= s->near;
 	for (int rank = 0; rank < n; rank++)
@@ -371,7 +372,8 @@ static bool lacks_all_reduce(
 	return is_explained;
 }
 
-/* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part. */
+/* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part.
+ * Sets s->detail. */
 bool explained_by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
@@ -432,6 +434,7 @@ static bool has_term(const struct cause_search *s, enum loss term, double *x)
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
+/* Returns true if label smoothing explains the gradients. Sets s->detail to its fraction. */
 bool explained_by_smoothing(struct cause_search *s)
 {
 	double x[2];
@@ -442,6 +445,7 @@ bool explained_by_smoothing(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if a z-loss explains the gradients. Sets s->detail to its factor. */
 bool explained_by_z_loss(struct cause_search *s)
 {
 	double x[2];
@@ -451,6 +455,7 @@ bool explained_by_z_loss(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if an entropy term explains the gradients. Sets s->detail to its factor. */
 bool explained_by_entropy(struct cause_search *s)
 {
 	double x[2];
@@ -460,6 +465,7 @@ bool explained_by_entropy(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if ignoring the weights of the targets explains the gradients. */
 bool explained_by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};
@@ -475,7 +481,7 @@ static int find_first_unit(const struct cause_search *s)
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor *t = model_tensor(s->c, s->wrong[k]);
 		bool is_tied = t == m->output && t == m->tokens;
-		if (s->c->of[s->wrong[k]].cause < 0 && !(is_tied && s->n_wrong > 1))
+		if (s->c->tensors[s->wrong[k]].cause < 0 && !(is_tied && s->n_wrong > 1))
 			return t->unit;
 	}
 	return -1;
@@ -512,6 +518,7 @@ static bool is_path_possible(
 	}
 }
 
+/* Writes to s->detail what is wrong with the residual path: the text after "as if". */
 static void describe_path(struct cause_search *s, const struct path *p)
 {
 	char layer[40] = "all layers";
@@ -557,14 +564,14 @@ bool explained_by_path(struct cause_search *s)
 	return best.kind;
 }
 
-/* Returns true if all unexplained differences are as large as rounding to bf16 makes them, at most
- * 2^-9 of each term of a sum, and the loss is right. */
+/* Returns true if all unexplained differences are as large as rounding to bf16 makes them, at
+ * most 2^-9 of each term of a sum, and the loss is right. Sets s->detail. */
 bool are_rounded_sums(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double max = 0;
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor_check *x = &c->of[s->wrong[k]];
+		const struct tensor_check *x = &c->tensors[s->wrong[k]];
 		if (x->cause >= 0)
 			continue;
 		if (!(x->gradient.value >= 3e-4 && x->gradient.value <= 4e-3))
@@ -580,8 +587,8 @@ double smallest_cosine(const struct cause_search *s)
 	double min = 1;
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
-		const struct products p =
-			products_of(s->c->seen[i], reference_of(s->c, i), s->c->of[i].n);
+		const struct products p = products_of(
+			s->c->seen[i], reference_of(s->c, i), s->c->tensors[i].n);
 		min = fmin(min, p.aa > 0 && p.bb > 0 ? p.ab / sqrt(p.aa * p.bb) : -1);
 	}
 	return min;

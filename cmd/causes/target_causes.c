@@ -81,7 +81,7 @@ static int find_wrong_last_w2(const struct step_check *c)
 	const struct tensor *last = m->blocks[m->c.layers - 1].sub[FFN].out;
 	for (int i = 0; i < c->n; i++)
 		if (model_tensor(c, i) == last)
-			return c->of[i].gradient.wrong ? i : -1;
+			return c->tensors[i].gradient.wrong ? i : -1;
 	return -1;
 }
 
@@ -92,7 +92,7 @@ static void compute_rows(const struct step_check *c, int tensor, struct target_r
 	const int64_t n = c->batch.n * c->batch.length;
 	struct gradients g = {0};
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
-	wanted[c->of[tensor].in_model] = true;
+	wanted[c->tensors[tensor].in_model] = true;
 	*r = (struct target_rows){0};
 	r->dy = xcalloc((size_t)(n * m->c.dim), sizeof(double));
 	r->x = xcalloc((size_t)(n * m->c.ffn_dim), sizeof(double));
@@ -166,8 +166,8 @@ bool target_fit_init(struct target_fit *t, const struct step_check *c)
 	multiply_rows(t, &r, c->seen[last]);
 	for (size_t i = 0; i < n; i++)
 		t->p[i] = exp(-r.loss[t->position[i]]);
-	t->yy = products_of(c->seen[last], c->seen[last], c->of[last].n).aa;
-	t->bound = c->of[last].gradient.bound;
+	t->yy = products_of(c->seen[last], c->seen[last], c->tensors[last].n).aa;
+	t->bound = c->tensors[last].gradient.bound;
 	free(r.dy);
 	free(r.x);
 	free(r.loss);

@@ -25,6 +25,7 @@ static int64_t label_of(const struct target_fit *t, int64_t i)
 	return t->c->batch.targets[t->position[i]];
 }
 
+/* Allocates n groups of the targets, all empty. */
 static void groups_init(struct groups *g, const struct target_fit *t, int64_t n)
 {
 	*g = (struct groups){.n = n};
@@ -76,6 +77,7 @@ static void groups_release(struct groups *g)
 	free(g->mean);
 }
 
+/* Groups targets by position in their sequence, and sets the groups' mean weights. */
 static void group_positions(struct groups *g, const struct target_fit *t)
 {
 	groups_init(g, t, t->length);
@@ -84,6 +86,7 @@ static void group_positions(struct groups *g, const struct target_fit *t)
 	groups_set_means(g, t);
 }
 
+/* Groups targets by label, and sets the groups' mean weights. */
 static void group_labels(struct groups *g, const struct target_fit *t)
 {
 	groups_init(g, t, t->c->weights.m.c.vocab);
@@ -319,7 +322,7 @@ static double weight_by_confidence(enum confidence kind, double p, double x)
 	}
 }
 
-/* Sets w to the weights with exponent x. Returns the residual. */
+/* Sets w[i] to (confidence of t->p[i])^x. Returns the residual of the fit with these weights. */
 static double exponent_residual(
 	const struct target_fit *t, enum confidence kind, double x, double *w)
 {

@@ -39,13 +39,13 @@ bool may_fit_by_chance(const struct cause_search *s, int i)
 	const struct step_check *c = s->c;
 	return c->has_reference && c->o.precision != RUN_FP32 &&
 	       model_tensor(c, i)->ndim < 2 &&
-	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
+	       ((s->has & IF_MOST) || c->tensors[i].gradient.value < 0.1);
 }
 
 /* Returns true if a residual of tensor i is within its bound and halves its distance. */
 bool is_within(const struct step_check *c, int i, double residual)
 {
-	const struct distance *d = &c->of[i].gradient;
+	const struct distance *d = &c->tensors[i].gradient;
 	return residual <= d->bound && residual <= 0.5 * d->value;
 }
 
@@ -62,7 +62,7 @@ static bool seems_tied(const struct step_check *c, int i)
 bool has_gradient(const struct step_check *c, int i)
 {
 	/* (the difference of two moments may be their rounding) */
-	return c->of[i].norm > 0 && (!c->of[i].dead || c->given.n);
+	return c->tensors[i].norm > 0 && (!c->tensors[i].dead || c->given.n);
 }
 
 bool has_no_gradient(struct cause_search *s)
@@ -80,7 +80,8 @@ static double own_factor(const struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+	const struct products p =
+		products_of(c->seen[i], reference_of(c, i), c->tensors[i].n);
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	bool differs = fabs(f / c->scale.common - 1) > tolerance(c);
 	return f != 0 && differs && is_within(c, i, residual_of(&p, f)) ? f : 0;
@@ -91,7 +92,7 @@ bool explained_by_own_clip(struct cause_search *s)
 {
 	double clip = s->c->files.adam.clip;
 	const float *seen = s->c->seen[s->tensor];
-	double norm = sqrt(products_of(seen, seen, s->c->of[s->tensor].n).aa);
+	double norm = sqrt(products_of(seen, seen, s->c->tensors[s->tensor].n).aa);
 	return clip > 0 && fabs(norm / clip - 1) <= tolerance(s->c) && own_factor(s) != 0;
 }
 
@@ -101,7 +102,7 @@ bool explained_by_no_clip(struct cause_search *s)
 	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= tolerance(s->c);
 }
 
-/* Returns true if the tensor is the reference times a factor of its own. */
+/* Returns true if the tensor is the reference times a factor of its own. Sets s->detail. */
 bool explained_by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
@@ -110,7 +111,7 @@ bool explained_by_factor(struct cause_search *s)
 	return f != 0;
 }
 
-/* Returns true if one factor per slice of a dimension explains the tensor. */
+/* Returns true if one factor per slice of a dimension explains the tensor. Sets s->detail. */
 static bool slices_explain(struct cause_search *s, int dim, int n)
 {
 	const struct step_check *c = s->c;
@@ -152,13 +153,13 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 	const float *a = c->seen[i], *b = reference_of(c, i);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, size = t->dims[dim] / n;
 	int64_t step = dim ? size : size * cols; /* from a slice to the next */
-	double left = 0, all = products_of(b, b, c->of[i].n).aa;
+	double left = 0, all = products_of(b, b, c->tensors[i].n).aa;
 	for (int k = 0; k < n; k++) {
 		double nearest = INFINITY;
 		for (int to = 0; to < n; to++) {
 			int r = (k + to) % n; /* (first its own) */
 			double dist = 0;
-			for (int64_t j = 0; j < c->of[i].n; j++) {
+			for (int64_t j = 0; j < c->tensors[i].n; j++) {
 				int64_t index = dim ? j % cols : j / cols;
 				if (index / size != k)
 					continue;
@@ -177,7 +178,7 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 	return sqrt(left / all) / fabs(c->scale.common);
 }
 
-/* Returns true if the slices of a dimension are in another order. */
+/* Returns true if the slices of a dimension are in another order. Sets s->detail. */
 bool explained_by_order_of_slices(struct cause_search *s)
 {
 	enum { MAX_ORDERED = 8 };
@@ -188,7 +189,7 @@ bool explained_by_order_of_slices(struct cause_search *s)
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < t->ndim; dim++) {
 			if (n[k] < 2 || n[k] > MAX_ORDERED || t->dims[dim] % n[k] ||
-				c->of[s->tensor].n < 4 * n[k] ||
+				c->tensors[s->tensor].n < 4 * n[k] ||
 				!is_within(c, s->tensor,
 					find_slice_order(s, dim, (int)n[k], from)))
 				continue;
@@ -203,15 +204,15 @@ bool explained_by_order_of_slices(struct cause_search *s)
 	return false;
 }
 
-/* Returns true if each element is clipped to the magnitude of the largest one. */
+/* Returns true if each element is clipped to the magnitude of the largest one. Sets s->detail. */
 bool explained_by_value(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	double max = 0, left = 0, all = 0;
-	for (int64_t j = 0; j < c->of[i].n; j++)
+	for (int64_t j = 0; j < c->tensors[i].n; j++)
 		max = fmax(max, fabs((double)c->seen[i][j]));
-	for (int64_t j = 0; j < c->of[i].n; j++) {
+	for (int64_t j = 0; j < c->tensors[i].n; j++) {
 		double want = c->scale.common * (double)reference_of(c, i)[j];
 		double clipped = fmin(fmax(want, -max), max);
 		double d = (double)c->seen[i][j] - clipped;
@@ -248,10 +249,10 @@ static bool is_reordered(const struct cause_search *s, enum order order)
 	if (t->ndim < 2 ||
 		!(order == TRANSPOSED ? t->dims[0] == t->dims[1] : is_rotated(t->name)))
 		return false;
-	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
-	for (int64_t j = 0; j < c->of[i].n; j++)
+	float *moved = xmalloc((size_t)c->tensors[i].n * sizeof(*moved));
+	for (int64_t j = 0; j < c->tensors[i].n; j++)
 		moved[j] = reference_of(c, i)[element_in_order(s, order, j)];
-	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
+	const struct products p = products_of(c->seen[i], moved, c->tensors[i].n);
 	free(moved);
 	return is_within(c, i, residual_of(&p, c->scale.common));
 }
@@ -271,6 +272,7 @@ bool explained_by_pairs(struct cause_search *s)
 	return is_reordered(s, PAIRS);
 }
 
+/* Returns true if tensor `other` is not s->tensor itself, but has its shape. */
 static bool has_same_shape(const struct cause_search *s, int other)
 {
 	const struct tensor *t = model_tensor(s->c, s->tensor),
@@ -278,7 +280,7 @@ static bool has_same_shape(const struct cause_search *s, int other)
 	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
-/* Returns true if the tensor has the gradient of another tensor of its shape. */
+/* Returns true if the tensor has the gradient of another tensor of its shape. Sets s->detail. */
 bool explained_by_exchange(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -286,8 +288,8 @@ bool explained_by_exchange(struct cause_search *s)
 	for (int k = 0; k < s->n_wrong; k++) {
 		if (!has_same_shape(s, s->wrong[k]))
 			continue;
-		const struct products p =
-			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
+		const struct products p = products_of(
+			c->seen[i], reference_of(c, s->wrong[k]), c->tensors[i].n);
 		snprintf(s->detail, sizeof(s->detail), "%s",
 			model_tensor(c, s->wrong[k])->name);
 		if (is_within(c, i, residual_of(&p, c->scale.common)))
@@ -329,7 +331,8 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 	return is_found;
 }
 
-/* Returns true if exp_avg before the step came from another tensor of the same shape. */
+/* Returns true if exp_avg before the step came from another tensor of the same shape. Sets
+ * s->detail to the name of the last tensor that was tried. Exits if the file cannot be read. */
 bool explained_by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -350,14 +353,14 @@ bool explained_by_exchanged_means(struct cause_search *s)
 }
 
 /* Returns true if a multiple of the parameter was added: weight decay as L2, as in
- * torch.optim.Adam. */
+ * torch.optim.Adam. Sets s->detail. */
 bool explained_by_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	int i = s->tensor, k = c->of[i].in_model;
+	int i = s->tensor, k = c->tensors[i].in_model;
 	const float *part[] = {c->reference.g[k], c->weights.w[k]};
 	double a[4] = {0}, x[2] = {0};
-	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
+	add_products(a, x, part, 2, c->seen[i], c->tensors[i].n);
 	if (!solve_linear(a, x, 2) || !(x[0] > 0))
 		return false;
 	/* torch.optim.Adam adds it after clipping; a term of the loss is clipped too */
@@ -366,7 +369,7 @@ bool explained_by_decay(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%.3g times the parameter%s",
 		after ? x[1] : x[1] / x[0], after ? ", after clipping" : "");
 	return fabs(x[1] / x[0]) >= 1e-6 &&
-	       is_within(c, i, fit_distance(part, x, 2, c->seen[i], c->of[i].n));
+	       is_within(c, i, fit_distance(part, x, 2, c->seen[i], c->tensors[i].n));
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------ */
@@ -375,20 +378,21 @@ bool explained_by_decay(struct cause_search *s)
 struct parts {
 	struct grad_part kind;
 	int n;
-	struct gradients of[MAX_PARTS];
+	struct gradients gradients[MAX_PARTS];
 };
 
+/* Computes the gradients of each part, of the wanted tensors. parts_release() frees them. */
 static void parts_init(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	struct variant v = {.part = p->kind, .sequence = -1, .wanted = wanted};
 	v.part.i = EACH_PART;
-	reference_float64(&s->c->weights, &s->c->batch, &v, p->of);
+	reference_float64(&s->c->weights, &s->c->batch, &v, p->gradients);
 }
 
 static void parts_release(struct parts *p)
 {
 	for (int k = 0; k < p->n; k++)
-		gradients_free(&p->of[k]);
+		gradients_free(&p->gradients[k]);
 }
 
 static const char *part_name(enum part_kind kind)
@@ -428,15 +432,17 @@ static bool explain_by_parts(struct cause_search *s, int i, const struct parts *
 	struct step_check *c = s->c;
 	const float *part[MAX_PARTS];
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
-	int k = c->of[i].in_model;
+	int k = c->tensors[i].in_model;
 	/* (as many weights as elements explain anything) */
-	if (c->of[i].n < 4 * p->n || (may_fit_by_chance(s, i) && !(s->has & IF_SURE)))
+	if (c->tensors[i].n < 4 * p->n ||
+		(may_fit_by_chance(s, i) && !(s->has & IF_SURE)))
 		return false;
 	for (int j = 0; j < p->n; j++)
-		part[j] = p->of[j].g[k];
-	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
+		part[j] = p->gradients[j].g[k];
+	add_products(a, x, part, p->n, c->seen[i], c->tensors[i].n);
 	if (!solve_linear(a, x, p->n) ||
-		!is_within(c, i, fit_distance(part, x, p->n, c->seen[i], c->of[i].n)))
+		!is_within(
+			c, i, fit_distance(part, x, p->n, c->seen[i], c->tensors[i].n)))
 		return false;
 	for (int j = 0; j < p->n; j++)
 		x[j] /= c->scale.common;
@@ -454,7 +460,7 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 	int n = 0;
 	parts_init(s, p, wanted);
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		const struct tensor_check *x = &s->c->tensors[s->wrong[k]];
 		if (x->cause < 0 && wanted[x->in_model])
 			n += explain_by_parts(s, s->wrong[k], p);
 	}

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Tests whether another scale of the adapters explains the wrong gradients. */
+/* Tests whether another scale of the adapters explains the wrong gradients. Sets s->detail. */
 bool explained_by_adapter_scale(struct cause_search *s)
 {
 	const struct lora *l = &s->c->lora;
@@ -27,7 +27,7 @@ bool is_zero_lora_a(const struct step_check *c, int tensor, struct err *e)
 {
 	struct tensor_step t;
 	bool zero = false;
-	if (!c->lora.used || !text_ends(c->of[tensor].name, ".lora_A") ||
+	if (!c->lora.used || !text_ends(c->tensors[tensor].name, ".lora_A") ||
 		tensor + 1 >= c->n)
 		return false;
 	if (!tensor_step_read(&t, &c->files, tensor + 1, STEP_PARAMETERS, e))

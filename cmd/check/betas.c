@@ -74,11 +74,12 @@ static int count_explained(const struct step_check *c, double beta1, double fact
 	int n = 0;
 	*better = 0;
 	for (int i = 0; i < c->n && !e->code; i++) {
-		const float *r = c->reference.g[c->of[i].in_model];
+		const float *r = c->reference.g[c->tensors[i].in_model];
 		struct tensor_step t;
 		double new_squares = 0, old_squares = 0, gain_squares = 0,
 		       memory_squares = 0;
-		if (c->of[i].frozen || tensor_step_read(&t, &c->files, i, STEP_MEANS, e))
+		if (c->tensors[i].frozen ||
+			tensor_step_read(&t, &c->files, i, STEP_MEANS, e))
 			continue;
 		for (int64_t j = 0; j < t.n; j++) {
 			double m0 = t.m0 ? (double)t.m0[j] : 0, m1 = (double)t.m1[j];
@@ -90,7 +91,7 @@ static int count_explained(const struct step_check *c, double beta1, double fact
 			gain_squares += (1 - beta1) * g * (1 - beta1) * g;
 			memory_squares += m0 * m0;
 		}
-		double bound = c->of[i].gradient.bound +
+		double bound = c->tensors[i].gradient.bound +
 			       4 * rounding_of(t.m1, t.n) *
 				       sqrt(memory_squares / fmax(gain_squares, 1e-300));
 		if (gain_squares > 0 && sqrt(new_squares / gain_squares) <= bound) {
@@ -111,11 +112,11 @@ int solve_betas(struct step_check *c, bool *solved, struct err *e)
 	*solved = false;
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
-		if (c->of[i].frozen)
+		if (c->tensors[i].frozen)
 			continue;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS | STEP_SQUARES, e);
 		if (!rc)
-			add_moment_sums(&s, &t, c->reference.g[c->of[i].in_model]);
+			add_moment_sums(&s, &t, c->reference.g[c->tensors[i].in_model]);
 		tensor_step_free(&t);
 		if (rc)
 			return -1;

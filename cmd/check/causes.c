@@ -17,7 +17,7 @@ static double median_wrong_factor(const struct cause_search *s)
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
 		const struct products p =
-			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+			products_of(c->seen[i], reference_of(c, i), c->tensors[i].n);
 		f[k] = p.bb > 0 ? p.ab / p.bb : 0;
 	}
 	double middle = s->n_wrong ? median(f, s->n_wrong) : 1;
@@ -48,9 +48,9 @@ static double median_distance_in_bf16(struct cause_search *s)
 	for (int k = 0; k < s->n_wrong && all; k++) {
 		int i = s->wrong[k];
 		const struct products p =
-			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+			products_of(c->seen[i], reference_of(c, i), c->tensors[i].n);
 		double residual = residual_of(&p, factor);
-		all = residual <= fmin(bounds[i] + c->of[i].gradient.bound, 0.5);
+		all = residual <= fmin(bounds[i] + c->tensors[i].gradient.bound, 0.5);
 		distances[k] = residual / bounds[i];
 	}
 	double result = all ? median(distances, s->n_wrong) : INFINITY;
@@ -79,7 +79,7 @@ static bool are_only_norms(const struct cause_search *s)
 {
 	int n_norms = 0;
 	for (int i = 0; i < s->c->n; i++) {
-		const struct tensor_check *x = &s->c->of[i];
+		const struct tensor_check *x = &s->c->tensors[i];
 		bool is_norm = model_tensor(s->c, i)->init == INIT_ONE;
 		if (x->gradient.wrong && !is_norm)
 			return false;
@@ -93,7 +93,7 @@ bool are_only_norms_rounded(struct cause_search *s)
 {
 	double largest = 0;
 	for (int k = 0; k < s->n_wrong; k++)
-		largest = fmax(largest, s->c->of[s->wrong[k]].gradient.value);
+		largest = fmax(largest, s->c->tensors[s->wrong[k]].gradient.value);
 	snprintf(s->detail, sizeof(s->detail), "%.1g", largest);
 	return s->c->o.precision == RUN_FP32 && largest <= 0.03 && are_only_norms(s);
 }
@@ -116,7 +116,7 @@ static int64_t count_mismatched_tokens(const struct cause_search *s)
 		int i = s->wrong[k];
 		const float *a = c->seen[i], *b = reference_of(c, i);
 		double min_square =
-			1e-8 * products_of(a, a, c->of[i].n).aa / (double)rows;
+			1e-8 * products_of(a, a, c->tensors[i].n).aa / (double)rows;
 		if (model_tensor(c, i) != m->tokens || m->output == m->tokens)
 			continue;
 		for (int64_t r = 0; r < rows; r++) {
@@ -139,7 +139,8 @@ bool is_always_true(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the loss or the output layer's gradient shows that the forward pass is right. */
+/* Returns true if the loss or the output layer's gradient shows that the forward pass is right.
+ * Sets s->detail. */
 bool has_right_forward_pass(struct cause_search *s)
 {
 	const char *zero_grad_hint =
@@ -211,8 +212,8 @@ int mark_unexplained(const struct cause_search *s, bool *wanted)
 	int n = 0;
 	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
 	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].cause < 0) {
-			wanted[s->c->of[s->wrong[k]].in_model] = true;
+		if (s->c->tensors[s->wrong[k]].cause < 0) {
+			wanted[s->c->tensors[s->wrong[k]].in_model] = true;
 			n++;
 		}
 	return n;
@@ -220,7 +221,8 @@ int mark_unexplained(const struct cause_search *s, bool *wanted)
 
 void set_cause(struct cause_search *s, int i, const char *text)
 {
-	s->c->of[i].cause = add_finding(s->c, FINDING_GRADIENT, &s->c->of[i], "%s", text);
+	s->c->tensors[i].cause =
+		add_finding(s->c, FINDING_GRADIENT, &s->c->tensors[i], "%s", text);
 }
 
 /* Sets the cause of all wrong tensors that have none. Returns their number. */
@@ -228,7 +230,7 @@ static int explain_remaining(struct cause_search *s, const char *text)
 {
 	int n = 0;
 	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].cause < 0) {
+		if (s->c->tensors[s->wrong[k]].cause < 0) {
 			set_cause(s, s->wrong[k], text);
 			n++;
 		}
@@ -248,7 +250,7 @@ static void add_cause_finding(struct cause_search *s, const struct cause *cause)
 		s->c->unexplained = most && cause->needs & IF_NO_CAUSE;
 	} else
 		add_finding(s->c, cause->kind,
-			is_single_update ? &s->c->of[s->tensor] : NULL, "%s", text);
+			is_single_update ? &s->c->tensors[s->tensor] : NULL, "%s", text);
 }
 
 /* Tries the causes of a scope in turn, until one explains what is wrong. */
@@ -275,7 +277,7 @@ static bool has_forward_right(const struct step_check *c)
 {
 	const struct model *m = &c->weights.m;
 	for (int i = 0; i < c->n && c->has_reference && c->o.precision == RUN_FP32; i++) {
-		const struct distance *d = &c->of[i].gradient;
+		const struct distance *d = &c->tensors[i].gradient;
 		if (model_tensor(c, i) == m->output && m->output != m->tokens)
 			return d->tested && !d->wrong && d->bound < 1e-4;
 	}
@@ -299,7 +301,7 @@ static int list_wrong_tensors(struct cause_search *s, struct err *e)
 	struct step_check *c = s->c;
 	double lost;
 	for (int i = c->n - 1; i >= 0; i--)
-		if (c->of[c->order[i]].gradient.wrong)
+		if (c->tensors[c->order[i]].gradient.wrong)
 			s->wrong[s->n_wrong++] = c->order[i];
 	for (int k = 0; k < s->n_wrong; k++)
 		if (!c->seen[s->wrong[k]] && read_seen_gradient(c, s->wrong[k], &lost, e))
@@ -312,7 +314,7 @@ static void try_each_tensor(struct cause_search *s, bool by_chance)
 {
 	for (int k = 0; k < s->n_wrong; k++) {
 		s->tensor = s->wrong[k];
-		if (s->c->of[s->tensor].cause < 0 &&
+		if (s->c->tensors[s->tensor].cause < 0 &&
 			may_fit_by_chance(s, s->tensor) == by_chance)
 			try_causes(s, TRY_TENSOR);
 	}
@@ -328,7 +330,7 @@ static void try_tensors(struct cause_search *s)
 	for (int k = 0; k < s->n_wrong; k++) {
 		bool is_certain = !may_fit_by_chance(s, s->wrong[k]);
 		n_certain += is_certain;
-		n_explained += is_certain && s->c->of[s->wrong[k]].cause >= 0;
+		n_explained += is_certain && s->c->tensors[s->wrong[k]].cause >= 0;
 	}
 	if (2 * n_explained < n_certain || !(s->has & IF_MOST))
 		s->has &= ~(unsigned)IF_SURE;

@@ -46,6 +46,9 @@ CAUSE(TRY_STEP, IF_FUNCTION, explained_by_adapter_scale,
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_unit_weights,
 	"as if all targets had the weight 1")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, explained_by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, explained_by_missing_reduce_scatter,
+	"each of %s has the gradient of its own sequences in its shards: the reduce-scatter is "
+	"missing")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_targets, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_smoothing, "as if labels were smoothed by %s")

@@ -60,8 +60,9 @@ static int read_weights(struct step_check *c, struct err *e)
 			 : weights_read(&c->weights, &c->files.before, e))
 		return -1;
 	for (int i = 0; i < c->n; i++)
-		while (strcmp(m->tensors[c->of[i].in_model].name, c->of[i].name) != 0)
-			c->of[i].in_model++;
+		while (strcmp(m->tensors[c->tensors[i].in_model].name,
+			       c->tensors[i].name) != 0)
+			c->tensors[i].in_model++;
 	return 0;
 }
 
@@ -75,18 +76,18 @@ static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int
 		snprintf(x->file_name, sizeof(x->file_name), "%s", name.s);
 }
 
-/* Sets c->of from the tensors of the file after the step, and their forward order. */
+/* Sets c->tensors from the tensors of the file after the step, and their forward order. */
 static void list_tensors(struct step_check *c)
 {
 	c->n = (int)c->files.n_tensors;
-	c->of = xcalloc((size_t)c->n, sizeof(*c->of));
+	c->tensors = xcalloc((size_t)c->n, sizeof(*c->tensors));
 	for (int i = 0; i < c->n; i++) {
-		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
+		snprintf(c->tensors[i].name, sizeof(c->tensors[i].name), "%s",
 			c->files.after.tensors[i].name);
-		set_file_name(&c->of[i], &c->files.after, i);
-		c->of[i].n = step_files_size(&c->files, i);
-		c->of[i].cause = -1;
-		c->of[i].lr_scale = 1;
+		set_file_name(&c->tensors[i], &c->files.after, i);
+		c->tensors[i].n = step_files_size(&c->files, i);
+		c->tensors[i].cause = -1;
+		c->tensors[i].lr_scale = 1;
 	}
 	c->order = convert_forward_order(
 		c->files.after.config.s, c->files.after.tensors, c->n);
@@ -94,10 +95,12 @@ static void list_tensors(struct step_check *c)
 		c->order[i] = i;
 }
 
+/* Sets c->tested if the gradient or moments of any tensor were tested. */
 static void record_tested(struct step_check *c)
 {
 	for (int i = 0; i < c->n; i++)
-		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
+		c->tested |=
+			c->tensors[i].gradient.tested || c->tensors[i].moments.tested;
 }
 
 /* Notes equal sequences in the batch. Ranks that read the same data compute everything right. */
@@ -124,7 +127,7 @@ static int compare_files(const struct step_check *c, bool *unchanged, struct err
 	for (int i = 0; i < c->n && *unchanged; i++) {
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_ALL, e);
-		size_t n_bytes = (size_t)c->of[i].n * sizeof(float);
+		size_t n_bytes = (size_t)c->tensors[i].n * sizeof(float);
 		*unchanged = !rc && !memcmp(t.p0, t.p1, n_bytes) &&
 			     !memcmp(t.m0, t.m1, n_bytes) && !memcmp(t.v0, t.v1, n_bytes);
 		tensor_step_free(&t);
@@ -199,6 +202,8 @@ static int check_without_batch(struct step_check *c, struct err *e)
 	return judge_update(c, e);
 }
 
+/* Runs every test of a step with a known batch, and adds findings with their causes to c.
+ * config, before: names of the files with the model's settings. */
 static int check_with_batch(
 	struct step_check *c, const char *config, const char *before, struct err *e)
 {
@@ -276,7 +281,7 @@ void step_check_close(struct step_check *c)
 	for (int i = 0; c->seen && i < c->n; i++)
 		free(c->seen[i]);
 	free(c->seen);
-	free(c->of);
+	free(c->tensors);
 	free(c->order);
 	copies_release(&c->copies[0]);
 	copies_release(&c->copies[1]);

@@ -150,9 +150,9 @@ struct step_check {
 	struct given_gradients given; /* --grads; n is 0 without it */
 	struct lora lora;	      /* adapters; lora.used if the files have any */
 	int n;
-	struct tensor_check *of;    /* [n], in the order of the files */
-	int *order;		    /* [n]: indices in forward order */
-	struct copy_list copies[2]; /* in the files before and after */
+	struct tensor_check *tensors; /* [n], in the order of the files */
+	int *order;		      /* [n]: indices in forward order */
+	struct copy_list copies[2];   /* in the files before and after */
 	/* With a batch: */
 	bool has_reference;
 	const char *computed; /* precision of the reference, for output */
@@ -211,15 +211,16 @@ const char *find_norm_name(const struct step_check *c, double norm);
 /* Sorts the findings, so that causes come before their consequences. */
 void sort_findings(struct step_check *c);
 
-/* padding.c: If the run has no gradient for the embedding of pad_token_id, recomputes the
- * reference without it. config: as in struct open_options; compute: sets c->reference. */
+/* padding.c: Recomputes the reference without the embedding of pad_token_id if the run has no
+ * gradient for it. config: as in struct open_options; compute: sets c->reference. */
 int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds for gradients in bf16, allocated; NULL with *e set. */
 double *compute_bf16_bounds(const struct step_check *c, struct err *e);
-/* betas.c: If another beta1 explains exp_avg, adds a finding and uses it. Needs the reference. */
+/* betas.c: Solves for beta1. If another value explains exp_avg, adds a finding and sets it in
+ * c->files.adam and *solved. Needs the reference. */
 int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and *lost to the fraction of its norm that rounding hides. */
 int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct err *e);
@@ -243,7 +244,7 @@ int find_causes(struct step_check *c, struct err *e);
 int judge_update(struct step_check *c, struct err *e);
 /* groups.c: Sets which tensors are frozen, and their scales of the learning rate. */
 int read_groups(struct step_check *c, const struct check_job *job, struct err *e);
-/* Removes frozen tensors from the reference. */
+/* Sets the reference gradients of frozen tensors to zero, and recomputes the norm of all. */
 void remove_frozen_gradients(struct step_check *c);
 /* copies.c: Compares the copies of several ranks, and tied weights. Adds findings. */
 int judge_copies(struct step_check *c, struct err *e);
@@ -253,10 +254,11 @@ void append_copy_counts(const struct step_check *c, struct str *out);
 /* findings.c: Sets *why to the reason why a part was not checked, or not for all tensors; "" if it
  * was, or if this kind of check lacks the part. Returns the number of unchecked tensors; 0: all. */
 int describe_unchecked(const struct step_check *c, enum check_part part, struct str *why);
-/* print.c */
+/* print.c: Appends the results as lines of text, ending with the verdict. */
 void step_check_print(const struct step_check *c, struct str *out);
-/* Prints the verdict line only. */
+/* Appends only the line with the verdict. */
 void step_check_print_verdict(const struct step_check *c, struct str *out);
+/* Appends the whole check as one JSON object, and a newline. */
 void step_check_json(const struct step_check *c, struct str *out);
 /* report_page.c: Writes HTML or Markdown, by the suffix. batch: the names of its files.
  * Returns -1 with *e set on failure. */

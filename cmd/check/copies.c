@@ -109,15 +109,17 @@ static int note_untied_output(struct step_check *c, struct err *e)
 	int index[2] = {-1, -1}, rc = 0;
 	for (int i = 0; i < c->n; i++)
 		for (int k = 0; k < 2; k++)
-			index[k] = strcmp(c->of[i].name, names[k]) != 0 ? index[k] : i;
-	if (index[0] < 0 || index[1] < 0 || c->of[index[0]].n != c->of[index[1]].n)
+			index[k] =
+				strcmp(c->tensors[i].name, names[k]) != 0 ? index[k] : i;
+	if (index[0] < 0 || index[1] < 0 ||
+		c->tensors[index[0]].n != c->tensors[index[1]].n)
 		return 0;
-	size_t n_bytes = (size_t)c->of[index[0]].n * sizeof(float);
+	size_t n_bytes = (size_t)c->tensors[index[0]].n * sizeof(float);
 	for (int k = 0; k < 2 && !rc; k++)
 		rc = tensor_step_read(&t[k], &c->files, index[k], STEP_PARAMETERS, e);
 	if (!rc && !memcmp(t[0].p0, t[1].p0, n_bytes) &&
 		memcmp(t[0].p1, t[1].p1, n_bytes))
-		add_finding(c, FINDING_NOTE, &c->of[index[1]],
+		add_finding(c, FINDING_NOTE, &c->tensors[index[1]],
 			"equaled the embedding before this step and now differs: does the "
 			"run tie them (tie_word_embeddings)?");
 	tensor_step_free(&t[0]);

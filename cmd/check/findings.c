@@ -52,7 +52,7 @@ const char *finding_meaning(const struct step_check *c, int finding)
 static int mark_tensor(struct step_check *c, const struct tensor_check *x, int finding)
 {
 	if (x)
-		c->of[x - c->of].found |= UINT64_C(1) << finding;
+		c->tensors[x - c->tensors].found |= UINT64_C(1) << finding;
 	return finding;
 }
 
@@ -128,7 +128,7 @@ void sort_findings(struct step_check *c)
 			}
 	memcpy(c->findings, sorted, (size_t)n * sizeof(*sorted));
 	for (int i = 0; i < c->n; i++) {
-		struct tensor_check *x = &c->of[i];
+		struct tensor_check *x = &c->tensors[i];
 		uint64_t found = 0;
 		for (int k = 0; k < n; k++)
 			found |= (x->found >> k & 1) << new_index[k];
@@ -156,7 +156,7 @@ static int unchecked_gradients(const struct step_check *c, struct str *why)
 		return 0;
 	}
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		bool counts = !x->frozen && !x->zero && !x->nonfinite;
 		n += counts;
 		n_hidden += counts && !x->gradient.tested;
@@ -173,7 +173,7 @@ static int unchecked_moments(const struct step_check *c, struct str *why)
 {
 	int n_hidden = 0, n = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		bool counts = !x->frozen && !x->nonfinite && x->norm > 0;
 		n += counts;
 		n_hidden += counts && !x->moments.tested;

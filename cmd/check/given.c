@@ -27,9 +27,10 @@ static int open_gradient_file(struct given_gradients *g, const char *path,
 			path);
 	g->files = xgrow(g->files, k, sizeof(*g->files));
 	g->found = xgrow(g->found, k, sizeof(*g->found));
-	g->found[k] = xcalloc((size_t)g->of->n_tensors + 1, sizeof(**g->found));
-	const struct open_options how = {.gradients_of = g->of, .found = g->found[k]};
-	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
+	g->found[k] = xcalloc((size_t)g->model_view->n_tensors + 1, sizeof(**g->found));
+	const struct open_options how = {
+		.gradients_of = g->model_view, .found = g->found[k]};
+	for (int i = 0; i < g->model_view->n_tensors && lora->used; i++)
 		g->found[k][i] = true; /* (the view has no other tensors) */
 	if (lora->used ? lora_open_view(&g->files[k], lora, path, true, e)
 		       : convert_torch.open(&g->files[k], path, c, &how, e))
@@ -39,9 +40,9 @@ static int open_gradient_file(struct given_gradients *g, const char *path,
 }
 
 int given_gradients_open(struct given_gradients *g, const struct strs *files,
-	const struct ckpt_view *of, const struct lora *lora, struct err *e)
+	const struct ckpt_view *model_view, const struct lora *lora, struct err *e)
 {
-	*g = (struct given_gradients){.of = of, .loss_scale = 1};
+	*g = (struct given_gradients){.model_view = model_view, .loss_scale = 1};
 	for (int64_t i = 0; i < files->n; i++)
 		if (open_gradient_file(g, files->v[i], lora, e))
 			return -1;
@@ -59,17 +60,17 @@ void given_gradients_close(struct given_gradients *g)
 	*g = (struct given_gradients){0};
 }
 
-/* Returns the index of a tensor of g->of in file k; -1 if the file lacks it. */
+/* Returns the index of a tensor of g->model_view in file k; -1 if the file lacks it. */
 static int find_in_file(const struct given_gradients *g, int64_t k, int tensor)
 {
-	int index = ckpt_view_find(&g->files[k], g->of->tensors[tensor].name);
+	int index = ckpt_view_find(&g->files[k], g->model_view->tensors[tensor].name);
 	return index >= 0 && g->found[k][index] ? index : -1;
 }
 
 int given_gradients_read(const struct given_gradients *g, int tensor, float **x,
 	double *lost, struct err *e)
 {
-	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
+	const int64_t n = ckpt_size(&g->model_view->tensors[tensor]);
 	int index = -1;
 	*x = NULL;
 	*lost = 0;
@@ -116,7 +117,7 @@ void append_given_line(const struct given_gradients *g, int n, struct str *out)
 static int compare_copy(const struct given_gradients *g, int64_t k, int tensor,
 	int64_t *at, double value[2], struct err *e)
 {
-	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
+	const int64_t n = ckpt_size(&g->model_view->tensors[tensor]);
 	int index[2] = {-1, find_in_file(g, k, tensor)};
 	int64_t k_first = 0;
 	*at = -1;
@@ -158,7 +159,7 @@ int judge_given_copies(struct step_check *c, struct err *e)
 			add_finding(c, FINDING_COPIES, NULL,
 				"copies: the gradients in %s differ from the preceding files in "
 				"%d tensor%s: the first is %s, element %lld, %.6g and %.6g",
-				g->files[k].name, n, plural(n), c->of[first].name,
+				g->files[k].name, n, plural(n), c->tensors[first].name,
 				(long long)first_at, of_first[1], of_first[0]);
 	}
 	return 0;
@@ -304,7 +305,7 @@ int judge_given_moments(struct step_check *c, struct err *e)
 	int n = 0, rc = 0, wrong = 0;
 	const bool applies = c->given.n && c->files.m1 >= 0;
 	for (int i = 0; i < c->n && applies && !rc; i++) {
-		rc = c->of[i].frozen ? 0 : read_gain(c, i, &x[i], e);
+		rc = c->tensors[i].frozen ? 0 : read_gain(c, i, &x[i], e);
 		squares += x[i].p.bb;
 		if (x[i].tested)
 			factors[n++] = x[i].p.ab / x[i].p.bb;
@@ -314,7 +315,7 @@ int judge_given_moments(struct step_check *c, struct err *e)
 		if (x[i].tested &&
 			!(residual_of(&x[i].p, c->given.factor) <= x[i].bound)) {
 			wrong++;
-			add_finding(c, FINDING_MOMENTS, &c->of[i],
+			add_finding(c, FINDING_MOMENTS, &c->tensors[i],
 				"exp_avg did not gain the gradient in --grads");
 		}
 	if (n && !rc && !wrong)

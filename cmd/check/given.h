@@ -10,7 +10,7 @@ struct given_gradients {
 	struct ckpt_view *files; /* [n] */
 	bool **found; /* [n][tensors of files[k]]: true if the file has the gradient */
 	int64_t n;
-	const struct ckpt_view *of; /* view of the model's tensors */
+	const struct ckpt_view *model_view; /* view of the model's tensors */
 	double loss_scale; /* divided out by the run after it saved them; 1: none */
 	double factor;	   /* what exp_avg gained / these gradients; 0: not tested */
 };
@@ -18,9 +18,9 @@ struct given_gradients {
 /* Opens the files with gradients of the view's tensors. Without files, g->n is 0. Call
  * given_gradients_close() in any case. */
 int given_gradients_open(struct given_gradients *g, const struct strs *files,
-	const struct ckpt_view *of, const struct lora *lora, struct err *e);
+	const struct ckpt_view *model_view, const struct lora *lora, struct err *e);
 void given_gradients_close(struct given_gradients *g);
-/* Sets *x to the gradient of a tensor of g->of, allocated; zeros if no file has it. Sets
+/* Sets *x to the gradient of a tensor of g->model_view, allocated; zeros if no file has it. Sets
  * *lost to the rounding of the file's type, relative to the norm. */
 int given_gradients_read(const struct given_gradients *g, int tensor, float **x,
 	double *lost, struct err *e);

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Replaces the list by a copy of the user's, if the user gave one. */
 static void override_list(struct strs *list, const struct strs *asked)
 {
 	if (!asked || !asked->n)
@@ -29,10 +30,10 @@ static int set_tensor_groups(
 		return -1;
 	}
 	for (int i = 0, k = 0; i < c->n; i++) {
-		for (k = 0; strcmp(m.tensors[k].name, c->of[i].name) != 0;)
+		for (k = 0; strcmp(m.tensors[k].name, c->tensors[i].name) != 0;)
 			k++;
-		c->of[i].frozen = m.tensors[k].frozen;
-		c->of[i].lr_scale = (double)m.tensors[k].lr_scale;
+		c->tensors[i].frozen = m.tensors[k].frozen;
+		c->tensors[i].lr_scale = (double)m.tensors[k].lr_scale;
 	}
 	model_release(&m);
 	return 0;
@@ -56,7 +57,7 @@ void remove_frozen_gradients(struct step_check *c)
 	double squares = 0;
 	bool any = false;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		float *g = c->reference.g[x->in_model];
 		any |= x->frozen;
 		if (x->frozen)

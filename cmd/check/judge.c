@@ -57,7 +57,7 @@ static void set_bounds_from(struct step_check *c, const double *own)
 	double middle = n ? median(sorted, n) : 0;
 	free(sorted);
 	for (int i = 0; i < c->n; i++) {
-		struct tensor_check *x = &c->of[i];
+		struct tensor_check *x = &c->tensors[i];
 		bool fp32 = c->o.precision == RUN_FP32;
 		double distance = fmax(own[i], fp32		 ? 0
 					       : has_layer_norms ? middle
@@ -106,11 +106,11 @@ static int set_bounds(struct step_check *c, struct err *e)
 		return gradients_free(&g), -1;
 	double *own = xcalloc((size_t)c->n + 1, sizeof(*own));
 	for (int i = 0; i < c->n; i++) {
-		int k = c->of[i].in_model;
+		int k = c->tensors[i].in_model;
 		own[i] = fp32 ? 2e-6 : 3e-2;
 		if (is_measured) {
 			const struct products p =
-				products_of(g.g[k], c->reference.g[k], c->of[i].n);
+				products_of(g.g[k], c->reference.g[k], c->tensors[i].n);
 			own[i] = residual_of(&p, 1);
 		}
 		if (!isfinite(own[i]))
@@ -128,13 +128,13 @@ double *compute_bf16_bounds(const struct step_check *c, struct err *e)
 	struct step_check copy = *c;
 	size_t n = (size_t)c->n;
 	copy.o.precision = RUN_BF16;
-	copy.of = xcalloc(n + 1, sizeof(*copy.of));
-	memcpy(copy.of, c->of, n * sizeof(*copy.of));
+	copy.tensors = xcalloc(n + 1, sizeof(*copy.tensors));
+	memcpy(copy.tensors, c->tensors, n * sizeof(*copy.tensors));
 	double *bounds = xcalloc(n + 1, sizeof(*bounds));
 	int rc = set_bounds(&copy, e);
 	for (int i = 0; i < c->n; i++)
-		bounds[i] = copy.of[i].gradient.bound;
-	free(copy.of);
+		bounds[i] = copy.tensors[i].gradient.bound;
+	free(copy.tensors);
 	if (!rc)
 		return bounds;
 	free(bounds);
@@ -214,7 +214,8 @@ static double bound_with_rounding(const struct step_check *c, int i,
 	const struct products *p, double lost, double common)
 {
 	double size = fabs(common) * sqrt(p->bb);
-	return c->of[i].gradient.bound + (size > 0 ? 2 * lost * sqrt(p->aa) / size : 0);
+	return c->tensors[i].gradient.bound +
+	       (size > 0 ? 2 * lost * sqrt(p->aa) / size : 0);
 }
 
 /* Counts the tensors that are right with this common factor. */
@@ -248,6 +249,7 @@ static double best_tensor_factor(
 	return mean_factor_near(c, p, best);
 }
 
+/* Makes `factor` the common factor if more tensors are right with it than before. */
 static void try_common_factor(
 	struct step_check *c, const struct products *p, const double *lost, double factor)
 {
@@ -389,7 +391,7 @@ static void judge_loss(struct step_check *c)
 	double logged = c->o.loss, own = c->reference.loss;
 	bool all = true;
 	for (int i = 0; i < c->n; i++)
-		all &= !c->of[i].gradient.wrong;
+		all &= !c->tensors[i].gradient.wrong;
 	if (isnan(logged))
 		return;
 	double off = fabs(logged - own);
@@ -426,18 +428,19 @@ static int read_means(
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);
-		int k = c->of[i].in_model;
+		int k = c->tensors[i].in_model;
 		if (!rc) {
 			p[i] = products_of(t.m1, t.m0, t.n);
 			squares += p[i].bb;
 			lost[i] = rounding_of(t.m0, t.n) + rounding_of(t.m1, t.n);
-			c->of[i].norm = sqrt(p[i].aa);
-			c->of[i].unchanged = p[i].bb <= 0;
-			c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
-			c->of[i].factor_bound = fmin(0.02, c->of[i].gradient.bound);
+			c->tensors[i].norm = sqrt(p[i].aa);
+			c->tensors[i].unchanged = p[i].bb <= 0;
+			c->tensors[i].gradient.bound = bounds_of_runs[c->o.precision];
+			c->tensors[i].factor_bound =
+				fmin(0.02, c->tensors[i].gradient.bound);
 			if (!isfinite(p[i].aa) || !isfinite(p[i].bb))
-				add_finding(
-					c, FINDING_NOT_FINITE, &c->of[i], "not finite");
+				add_finding(c, FINDING_NOT_FINITE, &c->tensors[i],
+					"not finite");
 			c->reference.g[k] = t.m0;
 			c->seen[i] = t.m1;
 			t.m0 = t.m1 = NULL;
@@ -471,11 +474,11 @@ static int compute_products(
 	for (int i = 0; i < c->n; i++) {
 		if (read_seen_gradient(c, i, &lost[i], e))
 			return -1;
-		p[i] = products_of(
-			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
-		c->of[i].norm = sqrt(p[i].aa);
+		p[i] = products_of(c->seen[i], c->reference.g[c->tensors[i].in_model],
+			c->tensors[i].n);
+		c->tensors[i].norm = sqrt(p[i].aa);
 		if (c->given.n && !isfinite(p[i].aa))
-			add_finding(c, FINDING_NOT_FINITE, &c->of[i],
+			add_finding(c, FINDING_NOT_FINITE, &c->tensors[i],
 				"the gradient is not finite");
 		free(c->seen[i]);
 		c->seen[i] = NULL;
@@ -501,7 +504,7 @@ static bool judge_zero_gradient(
 static void judge_gradient(
 	struct step_check *c, int i, const struct products *p, double lost)
 {
-	struct tensor_check *x = &c->of[i];
+	struct tensor_check *x = &c->tensors[i];
 	struct distance *d = &x->gradient;
 	double own = d->bound;
 	if (x->frozen || !isfinite(p->aa) || judge_zero_gradient(c, x, p))
@@ -515,7 +518,8 @@ static void judge_gradient(
 			   fabs(x->factor - 1) > x->factor_bound + d->bound - own;
 }
 
-/* Checks the common factor of two runs, or if clipping hides it, the logged norms' ratio. */
+/* Adds findings if the common factor of two runs is not 1, or if clipping hides it, the ratio of
+ * the logged norms. Sets c->scale.checked. */
 static void judge_scale_of_runs(struct step_check *c)
 {
 	const struct check_opts *o = &c->o;
@@ -525,7 +529,7 @@ static void judge_scale_of_runs(struct step_check *c)
 	char times[120];
 	c->scale.checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)
-		if (c->of[i].gradient.wrong)
+		if (c->tensors[i].gradient.wrong)
 			return; /* (wrong gradients have other norms) */
 	if (!is_close(c->scale.common, 1, within))
 		add_finding(c, FINDING_SCALE, NULL,

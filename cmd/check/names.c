@@ -112,22 +112,23 @@ struct measures {
 	int64_t n;
 };
 
+/* Sets *x to norms of the reference gradients that a wrong grad_norm may equal. */
 static void measure_gradients(const struct step_check *c, struct measures *x)
 {
 	const struct model *m = &c->weights.m;
 	*x = (struct measures){0};
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor *t = &m->tensors[c->of[i].in_model];
-		const float *g = c->reference.g[c->of[i].in_model];
+		const struct tensor *t = &m->tensors[c->tensors[i].in_model];
+		const float *g = c->reference.g[c->tensors[i].in_model];
 		double squares = 0;
-		for (int64_t j = 0; g && j < c->of[i].n; j++) {
+		for (int64_t j = 0; g && j < c->tensors[i].n; j++) {
 			double size = fabs((double)g[j]);
 			squares += size * size;
 			x->norms[LARGEST] = fmax(x->norms[LARGEST], size);
 			x->norms[SUM_OF_SIZES] += size;
 		}
 		x->all += squares;
-		x->n += c->of[i].n;
+		x->n += c->tensors[i].n;
 		x->norms[LARGEST_TENSOR] = fmax(x->norms[LARGEST_TENSOR], sqrt(squares));
 		x->norms[SUM_OF_TENSORS] += sqrt(squares);
 		x->embedding += t == m->tokens ? squares : 0;

@@ -33,7 +33,8 @@ static int find_padded_table(const struct step_check *c, int64_t token)
 	for (int64_t i = 0; i < c->batch.n * c->batch.length; i++)
 		has_token |= c->batch.tokens[i] == token;
 	for (int i = 0; i < c->n && has_token; i++)
-		if (&m->tensors[c->of[i].in_model] == m->tokens && !c->of[i].frozen)
+		if (&m->tensors[c->tensors[i].in_model] == m->tokens &&
+			!c->tensors[i].frozen)
 			return i;
 	return -1;
 }

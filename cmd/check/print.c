@@ -13,7 +13,7 @@ struct tally tally_test(const struct step_check *c, enum check_test test)
 {
 	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[c->order[i]];
+		const struct tensor_check *x = &c->tensors[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
 		if (!d->tested)
 			continue;
@@ -28,6 +28,8 @@ struct tally tally_test(const struct step_check *c, enum check_test test)
 	return t;
 }
 
+/* Appends the line of a test: how many tensors are within bounds, and the worst one.
+ * Appends nothing if no tensor was tested. */
 static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
@@ -36,9 +38,9 @@ static void append_tally(
 	if (!t.tested)
 		return;
 	const struct distance *w = distance_in(t.worst, test);
-	str_printf(out, "%-8s%d of %d within bounds; %s %.2g of %.1g, %s", names[test],
-		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
-		w->bound, t.worst->name);
+	str_printf(out, "%-8s%d of %d within bounds; worst %.2g, bound %.1g: %s",
+		names[test], t.tested - t.wrong, t.tested, w->value, w->bound,
+		t.worst->name);
 	if (test == TEST_GRADIENT && t.tested < c->n)
 		str_printf(out, "; %d not tested: zero, or smaller than rounding errors",
 			c->n - t.tested);
@@ -63,6 +65,7 @@ static void append_file(
 		v->n_tensors, moments ? "" : "; no moments");
 }
 
+/* Appends the line with the size of the batch, the loss and the reference's precision. */
 static void append_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
@@ -76,6 +79,7 @@ static void append_batch(const struct step_check *c, struct str *out)
 	str_printf(out, " (%s)\n", c->computed);
 }
 
+/* Appends the line with grad_norm, the common factor and what clipping does to it. */
 static void append_scale(const struct step_check *c, struct str *out)
 {
 	double norm = c->reference.norm, clip = c->files.adam.clip;
@@ -100,13 +104,14 @@ static void append_scale(const struct step_check *c, struct str *out)
 	str_putc(out, '\n');
 }
 
+/* Appends the learning rate and the weight decay; nothing if the rate is unknown. */
 static void append_update(const struct step_check *c, struct str *out)
 {
 	int decayed = 0, plain = 0;
 	if (!(c->lr > 0))
 		return;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		if (!x->decays || x->update.wrong)
 			continue;
 		bool is_plain = !(fabs(x->decay) > fabs(x->decay - c->decay));
@@ -156,11 +161,12 @@ static const struct tensor_check *find_tensor_named(
 	const struct step_check *c, const char *name)
 {
 	int i = 0;
-	while (i < c->n && strcmp(c->of[i].name, name) != 0)
+	while (i < c->n && strcmp(c->tensors[i].name, name) != 0)
 		i++;
-	return i < c->n ? &c->of[i] : NULL;
+	return i < c->n ? &c->tensors[i] : NULL;
 }
 
+/* Appends the first wrong tensor in backward order, then one line per finding or note. */
 static void append_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
@@ -246,6 +252,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 	step_check_print_verdict(c, out);
 }
 
+/* Returns a new object with the residual and its bound; null if it was not tested. */
 static json_t *distance_json(const struct distance *d)
 {
 	json_t *j = json_object();
@@ -259,6 +266,7 @@ static json_t *distance_json(const struct distance *d)
 	return j;
 }
 
+/* Returns a new array with one object per tensor that the file after the step stores twice. */
 static json_t *copies_json(const struct step_check *c)
 {
 	json_t *all = json_array();
@@ -278,6 +286,7 @@ static json_t *copies_json(const struct step_check *c)
 	return all;
 }
 
+/* Returns a new object with the results of all tests of tensor x. */
 static json_t *tensor_json(const struct step_check *c, const struct tensor_check *x)
 {
 	json_t *j = json_object();
@@ -349,7 +358,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 	put_json(j, "copies", copies_json(c));
 	for (int i = 0; i < c->n; i++)
 		BUG_ON(json_array_append_new(
-			tensors, tensor_json(c, &c->of[c->order[i]])));
+			tensors, tensor_json(c, &c->tensors[c->order[i]])));
 	put_json(j, "tensors", tensors);
 	char *all = json_dumps(
 		j, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));

@@ -22,11 +22,11 @@ void find_common_rate(struct step_check *c)
 	for (int k = 0; k < 2; k++)
 		rates[k] = xcalloc((size_t)c->n + 1, sizeof(**rates));
 	for (int i = 0; i < c->n; i++)
-		if (c->of[i].sums.uu > 0)
-			noise[n++] = rate_noise(&c->of[i]);
+		if (c->tensors[i].sums.uu > 0)
+			noise[n++] = rate_noise(&c->tensors[i]);
 	double max_noise = n ? 4 * median(noise, n) : 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		bool is_negative = x->lr < 0;
 		if (x->sums.uu > 0 && rate_noise(x) <= max_noise &&
 			fabs(x->lr) > rate_noise(x))
@@ -53,8 +53,8 @@ static int count_unchanged_tensors(const struct step_check *c, int *n_changed)
 	int n_unchanged = 0;
 	*n_changed = 0;
 	for (int i = 0; i < c->n; i++) {
-		n_unchanged += c->of[i].sums.uu > 0 && c->of[i].unchanged;
-		*n_changed += !c->of[i].unchanged;
+		n_unchanged += c->tensors[i].sums.uu > 0 && c->tensors[i].unchanged;
+		*n_changed += !c->tensors[i].unchanged;
 	}
 	return n_unchanged;
 }
@@ -69,11 +69,13 @@ static bool has_unchanged_parameters(const struct step_check *c)
 static bool is_rate_visible(const struct step_check *c, double rate)
 {
 	for (int i = 0; i < c->n; i++)
-		if (rate_noise(&c->of[i]) < 0.1 * rate)
+		if (rate_noise(&c->tensors[i]) < 0.1 * rate)
 			return true;
 	return false;
 }
 
+/* Returns true if no parameter changed, though the learning rate is large enough to show.
+ * Sets s->detail to the rate. */
 bool explained_by_standstill(struct cause_search *s)
 {
 	double lr = s->c->files.adam.lr;
@@ -87,14 +89,15 @@ bool explained_by_no_rate(struct cause_search *s)
 	       !(s->c->files.adam.lr > 0 && is_rate_visible(s->c, s->c->files.adam.lr));
 }
 
-/* Returns true if parameters only shrank, as by weight decay. (Their rate is then above 0.) */
+/* Returns true if parameters only shrank, as by weight decay. (Their rate is then above 0.) Sets
+ * s->detail. */
 bool explained_by_decay_alone(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double largest = 0;
 	int n = 0;
 	for (int i = 0; i < c->n && !(fabs(c->lr) > 0); i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		double shrink = x->sums.shrinkage;
 		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.rounding) ||
 			rate_noise(x) > 0.1 * shrink)
@@ -107,7 +110,8 @@ bool explained_by_decay_alone(struct cause_search *s)
 	return n;
 }
 
-/* Returns true if the learning rate is given, but no tensor moved along its update. */
+/* Returns true if the learning rate is given, but no tensor moved along its update. Sets
+ * s->detail. */
 bool explained_by_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -123,13 +127,14 @@ bool explained_by_ascent(struct cause_search *s)
 	return s->c->lr < 0;
 }
 
-/* Returns true if the common rate differs from the given one, and explains most updates. */
+/* Returns true if the common rate differs from the given one, and explains most updates. Sets
+ * s->detail. */
 bool explained_by_other_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int wrong = 0;
 	for (int i = 0; i < c->n; i++)
-		wrong += c->of[i].update.wrong;
+		wrong += c->tensors[i].update.wrong;
 	snprintf(s->detail, sizeof(s->detail), "%.6g instead of %.6g", c->lr,
 		c->files.adam.lr);
 	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
@@ -171,7 +176,7 @@ static const struct ckpt_settings *group_settings(
 static const struct tensor_check *find_typical_tensor(const struct step_check *c)
 {
 	for (int k = 0; k < c->n; k++) {
-		const struct tensor_check *x = &c->of[c->order[k]];
+		const struct tensor_check *x = &c->tensors[c->order[k]];
 		if (x->update.tested && !x->update.wrong && !x->unchanged &&
 			has_rate(c, x, 1) && group_settings(c, x, false))
 			return x;
@@ -226,35 +231,39 @@ static bool rate_is_wrong(const struct step_check *c, const struct tensor_check 
 /* Returns the rate to print: a group shares one rate within rounding, the first tensor's. */
 static double rate_to_print(const struct step_check *c, const struct tensor_check *x)
 {
-	for (int k = 0; c->order[k] != x - c->of; k++) {
-		const struct tensor_check *y = &c->of[c->order[k]];
+	for (int k = 0; c->order[k] != x - c->tensors; k++) {
+		const struct tensor_check *y = &c->tensors[c->order[k]];
 		if (has_other_lr(c, y) && fabs(y->lr / x->lr - 1) < 3e-3)
 			return y->lr;
 	}
 	return has_rate(c, x, 0) ? 0 : x->lr;
 }
 
+/* Returns true if most tensors moved, but s->tensor did not, or only by weight decay. */
 bool has_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	const struct tensor_check *x = &c->of[s->tensor];
+	const struct tensor_check *x = &c->tensors[s->tensor];
 	return has_other_lr(c, x) && has_rate(c, x, 0) &&
 	       classify_rate(c, x) != RATE_EXPLAINED;
 }
 
+/* Returns true if s->tensor moved with the opposite sign of most tensors. Sets s->detail. */
 bool has_opposite_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	const struct tensor_check *x = &c->of[s->tensor];
+	const struct tensor_check *x = &c->tensors[s->tensor];
 	snprintf(s->detail, sizeof(s->detail), "%.4g, but most have %.4g",
 		rate_to_print(c, x), c->lr);
 	return has_other_lr(c, x) && x->lr / c->lr < 0 && !has_rate(c, x, 0);
 }
 
+/* Returns true if a tensor's learning rate differs from the other tensors' and is wrong.
+ * Sets s->detail to both rates. */
 bool has_wrong_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	const struct tensor_check *x = &c->of[s->tensor];
+	const struct tensor_check *x = &c->tensors[s->tensor];
 	if (!has_other_lr(c, x) || !rate_is_wrong(c, x))
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g",
@@ -262,11 +271,12 @@ bool has_wrong_rate(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the tensor has another rate than most, which is not known to be wrong. */
+/* Returns true if the tensor has another rate than most, which is not known to be wrong. Sets
+ * s->detail. */
 bool has_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	const struct tensor_check *x = &c->of[s->tensor];
+	const struct tensor_check *x = &c->tensors[s->tensor];
 	if (!has_other_lr(c, x) || rate_is_wrong(c, x))
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.4g, but most have %.4g",
@@ -274,11 +284,12 @@ bool has_own_rate(struct cause_search *s)
 	return true;
 }
 
-/* Returns true if the tensor has the common rate although its group in the file has another one. */
+/* Returns true if the tensor has the common rate although its group in the file has another one.
+ * Sets s->detail. */
 bool lacks_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	const struct tensor_check *x = &c->of[s->tensor];
+	const struct tensor_check *x = &c->tensors[s->tensor];
 	const struct ckpt_settings *before = group_settings(c, x, true);
 	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
 		has_other_lr(c, x) || c->lr_scaled || classify_rate(c, x) != RATE_REFUTED)
@@ -308,7 +319,7 @@ void describe_unchecked_updates(struct step_check *c)
 	const char *why = NULL;
 	int n_updates = 0, n_tested = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		bool has_update = x->sums.uu > 0 && !x->zero;
 		n_updates += has_update;
 		n_tested += has_update && x->update.tested;

@@ -8,8 +8,8 @@
 const struct tensor_check *first_wrong_gradient(const struct step_check *c)
 {
 	for (int i = c->n - 1; i >= 0; i--)
-		if (c->of[c->order[i]].gradient.wrong)
-			return &c->of[c->order[i]];
+		if (c->tensors[c->order[i]].gradient.wrong)
+			return &c->tensors[c->order[i]];
 	return NULL;
 }
 
@@ -20,7 +20,7 @@ bool has_finding(const struct tensor_check *x, int finding)
 
 static bool row_tensor_has(const struct check_report *r, int tensor, int finding)
 {
-	return tensor >= 0 && has_finding(&r->c->of[tensor], finding);
+	return tensor >= 0 && has_finding(&r->c->tensors[tensor], finding);
 }
 
 /* Appends the layers with the finding: "0-5,7"; "*" if all layers with such a tensor have it. */
@@ -75,6 +75,7 @@ void report_tensors(const struct check_report *r, int finding, struct str *out)
 		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
+/* Appends why the step is right, and which parts were not checked. */
 static void append_right_reason(const struct step_check *c, struct str *out)
 {
 	scoped_str except = {0};
@@ -95,6 +96,7 @@ void append_verdict_reason(const struct step_check *c, struct str *out)
 		str_printf(out, "; %d note%s", notes, plural(notes));
 }
 
+/* Appends how many tensors are within bounds, and the bounds; or why none was tested. */
 static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
@@ -145,6 +147,7 @@ static void append_given_files(const struct check_report *r, struct str *out)
 	append_given_names(&r->c->given, out);
 }
 
+/* Appends the names of the batch's files, at most MAX_FILES, and its size. */
 static void append_batch(const struct check_report *r, struct str *out)
 {
 	enum { MAX_FILES = 8 };
@@ -171,6 +174,7 @@ static void append_reference(const struct check_report *r, struct str *out)
 		str_printf(out, "loss and gradients in %s", c->computed);
 }
 
+/* Appends the precision, and each parallel degree above 1: "fp32, dp=2, tp=4". */
 static void append_layout(const struct check_report *r, struct str *out)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
@@ -187,12 +191,13 @@ static void append_layout(const struct check_report *r, struct str *out)
 				(long long)degrees[i].n);
 }
 
+/* Appends AdamW's settings; nothing if --grads was given without exp_avg. */
 static void append_optimizer(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;
 	if (r->c->given.n && r->c->files.m1 < 0)
 		return; /* (the optimizer may be another one) */
-	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
+	str_printf(out, "AdamW, step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
 		r->c->files.step, a->beta1, a->beta2, a->eps);
 	if (a->clip > 0)
 		str_printf(out, "gradients clipped to %.4g", a->clip);
@@ -237,7 +242,7 @@ static const struct {
 	{"Gradients from", FOR_STEP, append_given_files},
 	{"Batch", FOR_STEP, append_batch},
 	{"Reference", FOR_STEP, append_reference},
-	{"The other run", FOR_STEP | FOR_RUNS, append_layout},
+	{"Precision and layout", FOR_STEP | FOR_RUNS, append_layout},
 	{"Optimizer", FOR_STEP | FOR_RUNS, append_optimizer},
 	{"Gradients", FOR_STEP | FOR_RUNS, append_gradients},
 	{"Moments", FOR_STEP, append_moments},

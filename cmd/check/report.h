@@ -24,10 +24,13 @@ struct check_report {
 
 extern const char *const check_test_names[N_CHECK_TESTS];
 
+/* Initializes *r: one row per name in all layers, or per tensor if layers differ much.
+ * Borrows c and batch. */
 void report_maps_init(
 	struct check_report *r, const struct step_check *c, const struct strs *batch);
 void report_maps_release(struct check_report *r);
-void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
+/* Appends the name of a row without ".weight": "attention.wq". */
+void map_row_name(const struct map_row *row, struct str *out);
 
 enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
 /* A cell of a map: its sign and color level. Each level is for distances ten times larger. */
@@ -36,6 +39,7 @@ struct map_mark {
 	bool beyond;
 	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no color */
 };
+/* Returns the sign and color of a tensor's distance in test t, relative to its bound. */
 struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
 /* Returns true if a cell of the map of test t has a color. */
@@ -52,7 +56,8 @@ struct check_verdict {
 	const char *line;
 	const char *reason;
 };
-/* For a wrong step, line and reason are NULL: the number of findings takes their place. */
+/* Returns the words of the verdict. For a wrong step, line and reason are NULL: the number of
+ * findings takes their place. */
 const struct check_verdict *step_verdict(const struct step_check *c);
 /* Appends "its scale and its update were not checked"; nothing if all parts were checked. */
 void append_verdict_exceptions(const struct step_check *c, struct str *out);
@@ -68,8 +73,8 @@ struct tally tally_test(const struct step_check *c, enum check_test test);
 
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
-void append_verdict_reason(
-	const struct step_check *c, struct str *out); /* for the verdict */
+/* Appends the text after the verdict: the number of findings, or why the step is right. */
+void append_verdict_reason(const struct step_check *c, struct str *out);
 
 /* Returns the name of fact i of "What was checked", and its text; NULL: it does not apply. */
 enum { N_REPORT_FACTS = 13 };
@@ -96,4 +101,5 @@ void report_tensors(const struct check_report *r, int finding, struct str *out);
 
 /* Formats v with so many digits; "" for NAN. Returns buf. */
 const char *format_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
-double known_or_nan(bool is, double v); /* NAN if unknown */
+/* Returns v, or NAN if it is unknown. */
+double known_or_nan(bool is_known, double v);

@@ -27,12 +27,13 @@ static int compare_layers(const void *x, const void *y)
 	return (a > b) - (a < b);
 }
 
+/* Sets r->layers to the layer numbers in the tensors' names, each once and ascending. */
 static void list_layers(struct check_report *r)
 {
 	int64_t *all = xcalloc((size_t)r->c->n + 1, sizeof(*all));
 	int n = 0;
 	for (int i = 0; i < r->c->n; i++)
-		n += name_in_layer(r->c->of[i].name, &all[n]) != NULL;
+		n += name_in_layer(r->c->tensors[i].name, &all[n]) != NULL;
 	qsort(all, (size_t)n, sizeof(*all), compare_layers);
 	for (int i = 0; i < n; i++)
 		if (!r->n_layers || all[i] != all[r->n_layers - 1])
@@ -40,6 +41,8 @@ static void list_layers(struct check_report *r)
 	r->layers = all;
 }
 
+/* Adds a row with empty cells to r: one cell per layer, or one if `outside`. Returns the
+ * row, which the next call may move. */
 static struct map_row *add_row(struct check_report *r, const char *name, bool outside)
 {
 	r->rows = xgrow(r->rows, r->n_rows, sizeof(*r->rows));
@@ -85,7 +88,7 @@ static void fill_rows(struct check_report *r, bool layered)
 {
 	for (int k = 0; k < r->c->n && (!layered || is_grid(r)); k++) {
 		int i = r->c->order[k];
-		const char *whole = r->c->of[i].name;
+		const char *whole = r->c->tensors[i].name;
 		int64_t layer;
 		const char *name = layered ? name_in_layer(whole, &layer) : NULL;
 		*(name ? find_or_add_cell(r, name, layer)
@@ -151,7 +154,7 @@ struct map_mark mark_of_cell(
 bool has_colored_cell(const struct check_report *r, enum check_test t)
 {
 	for (int i = 0; i < r->c->n; i++)
-		if (mark_of_cell(r->c, &r->c->of[i], t).step >= 0)
+		if (mark_of_cell(r->c, &r->c->tensors[i], t).step >= 0)
 			return true;
 	return false;
 }

@@ -14,6 +14,7 @@ static void append_title(const void *report, struct str *out)
 		f->before.name, f->after.name);
 }
 
+/* Appends the verdict and its reason. report: a struct check_report. */
 static void append_summary(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
@@ -30,6 +31,7 @@ static void append_summary(const void *report, struct doc *d)
 	doc_markup(d, "</p>", "\n");
 }
 
+/* Appends the section "What was checked": a table of facts about the step. */
 static void append_facts(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Checked", ""};
@@ -54,6 +56,7 @@ static void append_facts(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends the section "Scale": expected and seen values, and a note if it was not checked. */
 static void append_scales(const struct check_report *r, struct doc *d)
 {
 	const char *const head[] = {
@@ -80,6 +83,7 @@ static void append_scales(const struct check_report *r, struct doc *d)
 		doc_section_end(d);
 }
 
+/* Appends finding k as a list item: its text, its tensors and what it means. */
 static void append_finding(const struct check_report *r, int k, struct doc *d)
 {
 	const struct finding *f = &r->c->findings[k];
@@ -105,6 +109,7 @@ static void append_finding(const struct check_report *r, int k, struct doc *d)
 	doc_markup(d, "</p></li>\n", "\n");
 }
 
+/* Appends the section "Findings"; nothing if there are none. */
 static void append_findings(const struct check_report *r, struct doc *d)
 {
 	const struct step_check *c = r->c;
@@ -155,8 +160,8 @@ static void html_cell(
 		str_puts(out, "<td></td>");
 		return;
 	}
-	const struct map_mark m = mark_of_cell(c, &c->of[i], t);
-	append_cell_title(&c->of[i], t, &text);
+	const struct map_mark m = mark_of_cell(c, &c->tensors[i], t);
+	append_cell_title(&c->tensors[i], t, &text);
 	str_puts(out, "<td");
 	if (m.step >= 0)
 		str_printf(out, " class=\"%c%d\"", m.beyond ? 'b' : 'w', m.step);
@@ -202,6 +207,7 @@ static void html_map(const struct check_report *r, enum check_test t, struct str
 	str_puts(out, "</div>\n");
 }
 
+/* Appends the section "Maps": a key to its signs, and a map per test. */
 static void html_maps(const struct check_report *r, struct doc *d)
 {
 	doc_section(d, "maps", "Maps");
@@ -220,9 +226,10 @@ static void html_maps(const struct check_report *r, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends tensor i as a row of the table: sizes, distances, and the numbers of its findings. */
 static void html_tensor(const struct step_check *c, int i, struct doc *d)
 {
-	const struct tensor_check *x = &c->of[i];
+	const struct tensor_check *x = &c->tensors[i];
 	char text[NUM_TEXT];
 	scoped_str found = {0};
 	bool bad = false;
@@ -246,6 +253,7 @@ static void html_tensor(const struct step_check *c, int i, struct doc *d)
 	doc_row_end(d);
 }
 
+/* Appends the section "Tensors": a table that is closed at first if it is long. */
 static void html_tensors(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Tensor", ">Elements", ">Gradient's norm",
@@ -279,6 +287,7 @@ static void md_row_name(
 	str_printf(out, "%*s", (int)(begin + widest - out->len + 2), "");
 }
 
+/* Appends the map of test t as a code block; nothing if no cell has a color. */
 static void md_map(const struct check_report *r, enum check_test t, struct str *out)
 {
 	struct str text = {0};
@@ -289,11 +298,12 @@ static void md_map(const struct check_report *r, enum check_test t, struct str *
 		const struct map_row *row = &r->rows[k];
 		md_row_name(r, row, &text);
 		for (int i = 0; i < row->n; i++)
-			str_puts(&text, row->tensors[i] < 0
-						? " "
-						: mark_of_cell(r->c,
-							  &r->c->of[row->tensors[i]], t)
-							  .sign);
+			str_puts(&text,
+				row->tensors[i] < 0
+					? " "
+					: mark_of_cell(r->c,
+						  &r->c->tensors[row->tensors[i]], t)
+						  .sign);
 		str_puts(&text, "\n");
 	}
 	str_puts(out, "\n");
@@ -311,7 +321,7 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 	int n = 0;
 	char text[NUM_TEXT];
 	for (int k = 0; k < c->n; k++) {
-		const struct tensor_check *x = &c->of[c->order[k]];
+		const struct tensor_check *x = &c->tensors[c->order[k]];
 		for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 			const struct distance *at = distance_in(x, t);
 			if (!at->wrong || n++ >= MAX_ROWS)
@@ -343,6 +353,7 @@ static void append_html_body(const void *report, struct doc *d)
 	html_tensors(r, d);
 }
 
+/* Appends the whole report as Markdown. report: a struct check_report. */
 static void append_markdown(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;

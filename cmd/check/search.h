@@ -82,12 +82,12 @@ struct cause {
 
 static inline const struct tensor *model_tensor(const struct step_check *c, int i)
 {
-	return &c->weights.m.tensors[c->of[i].in_model];
+	return &c->weights.m.tensors[c->tensors[i].in_model];
 }
 
 static inline const float *reference_of(const struct step_check *c, int i)
 {
-	return c->reference.g[c->of[i].in_model];
+	return c->reference.g[c->tensors[i].in_model];
 }
 
 /* ---- causes.c ---------------------------------------------------------------------------- */
@@ -120,11 +120,11 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 
 /* Sets s->screen. Returns false if all tensors have a cause. */
 bool set_screen(struct cause_search *s);
-/* Computes a variant's gradients, of all tensors or of the screen. variant_distance() returns
- * their largest_residual(). */
-void variant_gradients(
-	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
-double variant_distance(const struct cause_search *s, struct variant v, bool all);
+/* Computes a variant's gradients into *g, of all tensors (is_full) or only of s->screen. */
+void variant_gradients(const struct cause_search *s, struct variant v, bool is_full,
+	struct gradients *g);
+/* Returns how far a variant's gradients are from the wrong tensors, as largest_residual() does. */
+double variant_distance(const struct cause_search *s, struct variant v, bool is_full);
 /* Returns how far the wrong tensors are from these gradients, after a common factor: the
  * largest residual relative to its bound. */
 double largest_residual(const struct cause_search *s, const struct gradients *g);

@@ -42,8 +42,8 @@ static int check_tensors(const struct step_files *s, struct err *e)
 		int k = ckpt_view_find(a, b->tensors[i].name);
 		if (k < 0 || !ckpt_same_shape(&a->tensors[k], &b->tensors[i]))
 			return err_set(e, EX_DATAERR,
-				k < 0 ? "%s has no tensor %s, but %s has"
-				      : "%s has another shape of %s than %s",
+				k < 0 ? "%s: tensor %s is missing, but %s has it"
+				      : "%s: the shape of %s differs from its shape in %s",
 				a->name, b->tensors[i].name, b->name);
 	}
 	if (a->n_tensors == b->n_tensors)

@@ -28,8 +28,9 @@ struct step_files {
 /* Are the files from one run, before and after a step, or from two runs after the same
  * step? ONE_OR_TWO_RUNS: from two if both have the same step count. */
 enum run_count { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
-/* after: NULL if missing. lora: NULL if the files have no adapters. asked: settings from options,
- * which override the files'. */
+/* Opens the files, and finds the step counts and moments of the optimizer. after: NULL if missing.
+ * lora: NULL if the files have no adapters. asked: settings from options, which override the
+ * files'. Returns -1 with *e set; call step_files_close() in any case. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct open_options *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e);
@@ -43,6 +44,8 @@ struct tensor_step {
 	int64_t n;
 	float *p0, *p1, *m0, *m1, *v0, *v1;
 };
+/* Reads the values of a tensor before and after the step; what: a set of STEP_*. Returns -1 with
+ * *e set on failure. The caller calls tensor_step_free() in any case. */
 int tensor_step_read(struct tensor_step *t, const struct step_files *s, int tensor,
 	unsigned what, struct err *e);
 void tensor_step_free(struct tensor_step *t);

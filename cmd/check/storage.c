@@ -13,7 +13,7 @@ static int count_rounded(const struct step_check *c, int kind, double precision,
 	int n = 0;
 	*all = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		double rounding = x->stored[kind];
 		bool counts = rounding > 0 && !x->frozen && !x->unchanged;
 		*all += counts;
@@ -67,10 +67,12 @@ static bool is_stochastically_rounded(
 	return fabs(sum) <= 5 * sqrt(squares);
 }
 
+/* Returns true if the update of s->tensor differs from AdamW's as by stochastic rounding.
+ * If so, also widens the update's bound, so that it is no longer wrong. */
 bool has_stochastic_rounding(struct cause_search *s)
 {
 	struct step_check *c = s->c;
-	struct tensor_check *x = &c->of[s->tensor];
+	struct tensor_check *x = &c->tensors[s->tensor];
 	struct tensor_step t = {0};
 	bool yes = false;
 	/* (decay and update alone rarely come nearer to the bound) */

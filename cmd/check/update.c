@@ -178,13 +178,15 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
+/* Sets the run's learning rate, judges each tensor's update by it, and sets c->decay to
+ * the median decay of the right ones. */
 static void judge_updates(struct step_check *c)
 {
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
 	int n = 0;
 	find_common_rate(c);
 	for (int i = 0; i < c->n && fabs(c->lr) > 0; i++) {
-		struct tensor_check *x = &c->of[i];
+		struct tensor_check *x = &c->tensors[i];
 		judge_tensor_update(x, fabs(c->lr));
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
@@ -248,7 +250,7 @@ static int test_all_tensors(
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_ALL, e);
 		if (!rc)
-			test_tensor(c, &c->of[i], r, &t, sums);
+			test_tensor(c, &c->tensors[i], r, &t, sums);
 		tensor_step_free(&t);
 		if (rc)
 			return -1;
@@ -266,7 +268,7 @@ static bool has_decay(const struct tensor_check *x, double decay)
 static double decay_of_group(const struct step_check *c, const struct tensor_check *x)
 {
 	const struct ckpt_settings *s = c->files.after.settings;
-	return s ? s[x - c->of].decay : -1;
+	return s ? s[x - c->tensors].decay : -1;
 }
 
 /* Returns true if the decay is neither the run's nor zero, or differs from the tensor's
@@ -294,8 +296,8 @@ static int count_unexplained(const struct step_check *c)
 {
 	int n = lr_is_wrong(c) ? c->n : 0;
 	for (int i = 0; i < c->n; i++)
-		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]) ||
-		     lacks_decay(c, &c->of[i]);
+		n += c->tensors[i].update.wrong || has_other_decay(c, &c->tensors[i]) ||
+		     lacks_decay(c, &c->tensors[i]);
 	return n;
 }
 
@@ -327,15 +329,15 @@ static int judge_moments(
 	       solved_beta = sums->bb > 0 ? sums->ab / sums->bb : -1;
 	struct beta_sums new_sums;
 	for (int i = 0; i < c->n; i++) {
-		n_tested += c->of[i].moments.tested;
-		n_wrong += c->of[i].moments.wrong;
+		n_tested += c->tensors[i].moments.tested;
+		n_wrong += c->tensors[i].moments.wrong;
 	}
 	if (2 * n_wrong > n_tested && solved_beta > 0 && solved_beta < 1) {
 		c->files.adam.beta2 = solved_beta;
 		if (test_all_tensors(c, &rules[0], &new_sums, e))
 			return -1;
 		for (int i = 0; i < c->n; i++)
-			n_left += c->of[i].moments.wrong;
+			n_left += c->tensors[i].moments.wrong;
 		if (2 * n_left <= n_tested) {
 			add_finding(c, FINDING_BETA2, NULL,
 				"exp_avg_sq: as if beta2 were %.4g instead of %.4g%s",
@@ -351,11 +353,11 @@ static int judge_moments(
 		}
 	}
 	for (int i = 0; i < c->n && n_wrong; i++)
-		if (c->of[i].moments.wrong && c->of[i].squares_lost)
-			add_finding(c, FINDING_MOMENTS, &c->of[i],
+		if (c->tensors[i].moments.wrong && c->tensors[i].squares_lost)
+			add_finding(c, FINDING_MOMENTS, &c->tensors[i],
 				"exp_avg_sq: as if it were zero before the step");
-		else if (c->of[i].moments.wrong)
-			add_finding(c, FINDING_MOMENTS, &c->of[i],
+		else if (c->tensors[i].moments.wrong)
+			add_finding(c, FINDING_MOMENTS, &c->tensors[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
 				n_wrong == n_tested
 					? ": is it one step of AdamW with these betas?"
@@ -379,7 +381,8 @@ void compute_updates(const struct step_check *c, const struct tensor_step *t,
 	}
 }
 
-/* Returns true if n slices of dimension `dim` had different learning rates, such as 0. */
+/* Returns true if n slices of dimension `dim` had different learning rates, such as 0. Sets
+ * s->detail. */
 static bool explains_update_slices(struct cause_search *s, int dim, int n)
 {
 	double rate[MAX_SLICES];
@@ -387,7 +390,7 @@ static bool explains_update_slices(struct cause_search *s, int dim, int n)
 	size_t at = 0;
 	bool equal = true;
 	double left = slice_factors(s->c, s->tensor, s->change, s->update, dim, n, rate);
-	if (!(left <= fmax(0.01, 2 * s->c->of[s->tensor].update.bound)))
+	if (!(left <= fmax(0.01, 2 * s->c->tensors[s->tensor].update.bound)))
 		return false;
 	for (int k = 0; k < n && at < sizeof(list); k++) {
 		equal &= fabs(rate[k] - rate[0]) <= 0.02 * fabs(rate[0]);
@@ -399,12 +402,13 @@ static bool explains_update_slices(struct cause_search *s, int dim, int n)
 	return !equal;
 }
 
+/* Returns true if slices of the update have other factors. Sets s->detail to the factors. */
 bool explained_by_update_slices(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	struct tensor_step t = {0};
 	bool yes = false;
-	if (c->of[s->tensor].update.wrong &&
+	if (c->tensors[s->tensor].update.wrong &&
 		!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
 		compute_updates(c, &t, -1, &s->change, &s->update);
 		yes = try_slices(
@@ -417,11 +421,11 @@ bool explained_by_update_slices(struct cause_search *s)
 }
 
 /* A cause that only needs a condition on the tensor x. */
-#define TENSOR_CAUSE(name, condition)                                \
-	bool name(struct cause_search *s)                            \
-	{                                                            \
-		const struct tensor_check *x = &s->c->of[s->tensor]; \
-		return condition;                                    \
+#define TENSOR_CAUSE(name, condition)                                     \
+	bool name(struct cause_search *s)                                 \
+	{                                                                 \
+		const struct tensor_check *x = &s->c->tensors[s->tensor]; \
+		return condition;                                         \
 	}
 
 TENSOR_CAUSE(is_not_finite, x->nonfinite)
@@ -434,7 +438,7 @@ TENSOR_CAUSE(has_other_update, x->update.wrong)
 /* Returns true if a frozen tensor changed. *decays: weight decay alone explains the change. */
 static bool frozen_changed(struct cause_search *s, bool *decays)
 {
-	const struct tensor_check *x = &s->c->of[s->tensor];
+	const struct tensor_check *x = &s->c->tensors[s->tensor];
 	struct tensor_step t = {0};
 	bool changed =
 		x->frozen && !x->nonfinite && !x->unchanged &&
@@ -463,7 +467,7 @@ bool has_frozen_update(struct cause_search *s)
 /* Returns true if a tensor's decay differs from its group's or the given one. s->detail: both. */
 bool has_wrong_decay(struct cause_search *s)
 {
-	const struct tensor_check *x = &s->c->of[s->tensor];
+	const struct tensor_check *x = &s->c->tensors[s->tensor];
 	double group = decay_of_group(s->c, x);
 	snprintf(s->detail, sizeof(s->detail), "%.3g instead of %.3g", x->decay,
 		group >= 0 ? group : s->c->files.adam.decay);
@@ -476,14 +480,15 @@ bool explained_by_rule(struct cause_search *s)
 	return s->rule;
 }
 
-/* Returns true if no tensor decays and the given decay is large enough to be measured. */
+/* Returns true if no tensor decays and the given decay is large enough to be measured. Sets
+ * s->detail. */
 bool explained_by_no_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double decay = c->files.adam.decay;
 	int n_decayed = 0, n_undecayed = 0, n_other = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct tensor_check *x = &c->of[i];
+		const struct tensor_check *x = &c->tensors[i];
 		bool is_measurable = x->decays && x->update.tested && !x->update.wrong;
 		n_decayed += is_measurable && has_decay(x, decay);
 		n_undecayed += is_measurable && has_decay(x, 0);

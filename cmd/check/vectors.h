@@ -35,8 +35,8 @@ int64_t row_of_pairs(int64_t row, int64_t head_dim);
 
 /* ---- least squares ---- */
 
-/* Least squares: adds products of the k parts [n] with each other to a[k][k], and with y
- * to b[k]. */
+/* Adds the dot products of k parts [n] with each other to a[k][k], and with y to b[k]: the normal
+ * equations of least squares. */
 void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
 	int64_t n);
 /* Solves a x = b for a symmetric matrix [n][n]. Overwrites a; b becomes x. Returns false

@@ -13,6 +13,7 @@ static json_t *hash_json(uint64_t x)
 	return json_sprintf("0x%016llx", (unsigned long long)x);
 }
 
+/* Returns a new JSON value: the member of *info that the field describes. */
 static json_t *field_json(const struct h5_field *f, const void *info)
 {
 	const char *value = (const char *)info + f->offset;
@@ -37,6 +38,7 @@ static int add_value(json_t *object, const char *key, json_t *value, struct err 
 				 "%s: not valid UTF-8, which JSON requires", key);
 }
 
+/* Adds an option to a JSON object. Returns -1 with *e set if it is not UTF-8. */
 static int add_option(void *object, const char *key, const char *value, struct err *e)
 {
 	if (add_value(object, key, json_string(value), e))
@@ -66,6 +68,8 @@ static int hash_block(void *hasher, int64_t first, const float *x, int64_t n)
 	return 0;
 }
 
+/* Returns a new object with a tensor's name, shape and one hash per group. Reads and
+ * hashes its elements with *h. On failure *e is set, and hashes may be missing. */
 static json_t *tensor_json(
 	const struct ckpt *c, int i, struct tensor_hasher *h, struct err *e)
 {

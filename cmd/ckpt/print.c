@@ -73,6 +73,8 @@ static const char *checkpoint_directory(const char *name, struct str *path)
 	return file_exists(path->s) ? path->s : name;
 }
 
+/* Prints one line per checkpoint of a run's directory. Fails if there are none. A file
+ * that cannot be read sets *e, and the others are still printed. */
 static int print_directory(const char *dir, struct err *e)
 {
 	scoped_str in_run = {0}, path = {0};
@@ -110,6 +112,7 @@ struct stats {
 	int64_t n, n_bad;
 };
 
+/* Adds n elements to *stats, a struct stats; counts those that are not finite. Returns 0. */
 static int accumulate_stats(void *stats, int64_t first, const float *x, int64_t n)
 {
 	struct stats *s = stats;
@@ -246,6 +249,8 @@ int ckpt_copy_to_stdout(const struct ckpt *c, struct err *e)
 	return 0;
 }
 
+/* Removes the checkpoints that the rule does not retain, and prints their names; only
+ * prints them with dry_run. */
 static int prune_directory(
 	const char *dir, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {

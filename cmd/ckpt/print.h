@@ -34,6 +34,7 @@ void ckpt_print_list_head(void);
 void ckpt_print_info(const struct ckpt *c);
 /* Prints a line per parameter, in the order of `order` (NULL: by name). */
 int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e);
+/* Prints the line of a tensor that differs between two checkpoints. */
 void ckpt_print_delta(const struct ckpt_delta *d);
 /* Prints all other differences of checkpoints with equal tensors. Returns their number, or -1. */
 int64_t ckpt_print_other_differences(

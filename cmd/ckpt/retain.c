@@ -10,7 +10,7 @@
 struct candidate {
 	int64_t step;
 	double val_loss; /* NaN: none */
-	bool kept;
+	bool is_retained;
 };
 
 /* Orders by validation loss; NaN comes last. */
@@ -23,6 +23,7 @@ static int compare_losses(const void *a, const void *b)
 	return (x->val_loss > y->val_loss) - (x->val_loss < y->val_loss);
 }
 
+/* Marks as retained the `best` checkpoints with the lowest validation losses. */
 static void mark_best(struct candidate *list, int64_t n, int64_t best)
 {
 	scoped_ptr struct candidate **sorted =
@@ -31,10 +32,11 @@ static void mark_best(struct candidate *list, int64_t n, int64_t best)
 		sorted[i] = &list[i];
 	qsort(sorted, (size_t)n, sizeof(*sorted), compare_losses);
 	for (int64_t i = 0; i < min64(best, n); i++)
-		sorted[i]->kept = sorted[i]->kept || !isnan(sorted[i]->val_loss);
+		sorted[i]->is_retained =
+			sorted[i]->is_retained || !isnan(sorted[i]->val_loss);
 }
 
-/* Sets a candidate's loss. Marks a damaged file as kept: only pt-ckpt rm --force removes it. */
+/* Sets a candidate's loss. Marks a damaged file as retained: only pt-ckpt rm --force removes it. */
 static void read_loss(struct candidate *x, const char *directory)
 {
 	scoped_str path = {0};
@@ -43,7 +45,7 @@ static void read_loss(struct candidate *x, const char *directory)
 	x->val_loss = (double)NAN;
 	if (ckpt_open(&c, ckpt_set_path(&path, directory, x->step), &e)) {
 		warn("%s; the file is kept", e.msg);
-		x->kept = true;
+		x->is_retained = true;
 	} else {
 		x->val_loss = c->info.val_loss;
 		ckpt_close(c);
@@ -62,13 +64,13 @@ int64_t ckpt_list_outdated(const char *directory, const struct ckpt_retention *r
 	for (int64_t i = 0; i < n; i++) {
 		int64_t step = (*steps)[i];
 		list[i].step = step;
-		list[i].kept = i >= n - r->last || step == latest || step == best ||
-			       (r->every && step % r->every == 0);
+		list[i].is_retained = i >= n - r->last || step == latest ||
+				      step == best || (r->every && step % r->every == 0);
 		read_loss(&list[i], directory);
 	}
 	mark_best(list, n, r->best);
 	for (int64_t i = 0; i < n; i++)
-		if (!list[i].kept)
+		if (!list[i].is_retained)
 			(*steps)[n_outdated++] = list[i].step;
 	return n_outdated;
 }

@@ -6,6 +6,7 @@
 
 /* ---- bench.c */
 
+/* Returns the arguments of the collective for this rank, on the buffers of *b. */
 struct coll_args bench_make_args(const struct bench *b, const struct coll_case *c);
 /* Calls a collective as --calls selects. */
 void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a);

@@ -133,7 +133,8 @@ static int64_t count_early_exits(struct bench *b)
 		own.entered = clock_seconds();
 		bench_call_once(b, COLL_BARRIER, &none);
 		own.left = clock_seconds();
-		if (has_fault(b, COLL_BARRIER)) {
+		if (has_fault(b,
+			    COLL_BARRIER)) { /* a planted fault: pretends an early exit */
 			own.left = 0;
 			b->fault.done = true;
 		}

@@ -153,6 +153,7 @@ extern const struct bench_result bench_not_measured;
 /* Allocates buffers for collectives of up to max_bytes. Returns -1 with the same error on all
  * ranks if one lacks memory. Collective. */
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e);
+/* Frees the buffers of *b and its load. The communicator stays open. */
 void bench_close(struct bench *b);
 /* Returns the elements per block, at least 1, with which the larger buffer has `bytes`. */
 int64_t bench_count_for_bytes(int what, int ranks, enum comm_type t, int64_t bytes);

@@ -76,6 +76,7 @@ static void append_names(const struct bench_column *c, struct str *out)
 		str_printf(out, "%s%s", i ? " " : "", name[i]);
 }
 
+/* Writes a column of the records as a data set at `path`, with its unit and names of values. */
 static int write_column(struct h5 *file, const struct bench_column *c, const char *path,
 	const struct records *r, struct err *e)
 {
@@ -100,7 +101,7 @@ static int check_names(struct h5 *file, const struct bench_column *c, const char
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
 		rc = err_set(e, EX_DATAERR,
-			"%s: column %s: the attribute names is missing", name, path);
+			"%s: column %s: the attribute 'names' is missing", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
 		rc = err_set(e, EX_DATAERR, "%s: column %s: its names differ from %s",
@@ -171,6 +172,7 @@ static struct records result_records(
 	return (struct records){&rows->result[place], sizeof(*rows), n, file};
 }
 
+/* Writes facts, rows, fits and the results of both placements to an open file. */
 static int write_results(struct h5 *file, const struct bench_table *t,
 	const struct bench_about *about, struct err *e)
 {
@@ -186,6 +188,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	return rc;
 }
 
+/* Opens a result file, and checks its format and that it is complete. Returns -1 with *e set. */
 static int open_result_file(struct h5 **file, const char *path, struct err *e)
 {
 	if (h5_open(file, path, e))
@@ -195,6 +198,7 @@ static int open_result_file(struct h5 **file, const char *path, struct err *e)
 	return 0;
 }
 
+/* Returns -1 with *e set if a fit that was read has a value out of range. */
 static int check_fits(const struct records *r, struct err *e)
 {
 	const struct bench_fit *f = r->first;
@@ -209,6 +213,7 @@ static int check_fits(const struct records *r, struct err *e)
 	return 0;
 }
 
+/* Sets *fits[*n] to the fits of a file, allocated. Returns -1 with *e set on failure. */
 static int read_fits(struct h5 *file, const char *path, struct bench_fit **fits,
 	int64_t *n, struct err *e)
 {
@@ -231,18 +236,20 @@ int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struc
 	return h5_end(file, read_fits(file, path, fits, n, e), e);
 }
 
+/* Returns -1 with *e set if a row that was read lacks its collective, size or group. */
 static int check_rows(const struct bench_table *t, const char *path, struct err *e)
 {
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		if (r->collective < 0 || r->size < 0 || r->group < 0)
 			return err_set(e, EX_DATAERR,
-				"%s: row %lld: has no collective, size or group", path,
+				"%s: row %lld has no collective, size or group", path,
 				(long long)i);
 	}
 	return 0;
 }
 
+/* Copies the settings of the earlier run into t->settings. */
 static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
 {
 	static const struct h5_field field[] = {
@@ -256,6 +263,8 @@ static int read_settings(struct h5 *file, struct bench_table *t, struct err *e)
 	return 0;
 }
 
+/* Reads rows, settings and fits into *t. Returns -1 with *e set; the caller releases *t
+ * in any case. */
 static int read_results(
 	struct h5 *file, const char *path, struct bench_table *t, struct err *e)
 {
@@ -300,7 +309,7 @@ static int check_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s: exists, and is not a result of " FORMAT "%s", f->path,
+			"%s exists, but is not a result of " FORMAT "%s", f->path,
 			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }

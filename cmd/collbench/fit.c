@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+/* Returns the median relative error of a fit at n measured points. */
 static double median_deviation(
 	const double *size, const double *time, int64_t n, const struct bench_fit *f)
 {
@@ -83,7 +84,7 @@ static const struct bench_row *find_reference(
 	return kind;
 }
 
-/* Fits the rows of the same kind as `kind`, and adds the fit to the table. */
+/* Fits the rows of the same kind as `kind`, and appends the fit to t->fits. */
 static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 {
 	scoped_ptr double *size = xcalloc((size_t)t->n_rows, sizeof(*size));

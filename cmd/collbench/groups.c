@@ -1,6 +1,7 @@
 /* Groups of ranks: the world, and the groups along the axes of meshes. */
 #include "collbench/suite.h"
 
+/* Returns the index of the axis with this name; N_AXES: none. */
 static int find_axis(const char *name)
 {
 	int a = 0;
@@ -41,6 +42,7 @@ static int parse_split(
 	return rc;
 }
 
+/* Returns the number of distinct hosts of n ranks. */
 static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 {
 	int64_t hosts = 0;
@@ -53,6 +55,7 @@ static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 	return hosts;
 }
 
+/* Appends a group. Returns it, to be moved by the next call. */
 static struct bench_group *add_group(struct bench_groups *g, struct bench_group new)
 {
 	g->list = xgrow(g->list, g->n, sizeof(*g->list));
@@ -60,6 +63,7 @@ static struct bench_group *add_group(struct bench_groups *g, struct bench_group 
 	return &g->list[g->n - 1];
 }
 
+/* Adds the group of all ranks, which borrows the communicators of both libraries. */
 static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIES],
 	const struct peer *peers)
 {

@@ -70,6 +70,7 @@ void bench_run_requests(struct comm_requests *r)
 	comm_requests_release(r);
 }
 
+/* Sends or receives n_bytes with `peer`, and waits for the end, as --calls specifies. */
 static void send_or_recv(struct bench *b, bool is_sender, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};
@@ -86,6 +87,7 @@ static void send_or_recv(struct bench *b, bool is_sender, int64_t n_bytes, int p
 		bench_run_requests(&r);
 }
 
+/* Sends a message of n_bytes to the peer and back. The lower rank of the two begins. */
 static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
 {
 	bool is_leader = b->comm->rank < peer;
@@ -110,6 +112,7 @@ static void run_window(struct bench *b, int64_t n_bytes, int peer, bool is_bidir
 		send_or_recv(b, !is_leader, 1, peer);
 }
 
+/* Copies n_bytes between buffers of the benchmark, on the device if it has one. */
 static void copy_block(struct bench *b, char *to, const char *from, int64_t n_bytes)
 {
 	if (b->d && n_bytes)

@@ -36,6 +36,8 @@ static void measure_addition(struct bench *b)
 	b->load->seconds = (clock_seconds() - begin) / TIMED;
 }
 
+/* Allocates the computation that overlaps with collectives; on a device also measures it.
+ * Exits if memory is short. */
 static void create_load(struct bench *b)
 {
 	size_t n_bytes = 3 * FLOATS * sizeof(float);
@@ -59,6 +61,7 @@ void overlap_close(struct bench *b)
 	b->load = NULL;
 }
 
+/* Keeps the processor busy for so many seconds, with arithmetic on x[64]. */
 static void compute_on_host(float *x, double seconds)
 {
 	enum { ROUND = 64 };

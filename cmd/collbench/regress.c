@@ -130,6 +130,7 @@ void table_update_verdicts(
 			update_verdict(&first[i], &again[i], p);
 }
 
+/* Appends the begin of a line about a case: the verdict, collective, type, size and group. */
 static void begin_line(const char *what, const struct bench_row *r, struct str *out)
 {
 	const char *type = r->type < 0 ? "" : bench_type_names[r->type];
@@ -139,6 +140,7 @@ static void begin_line(const char *what, const struct bench_row *r, struct str *
 		bench_group_names()[r->group], (long long)r->group_ranks);
 }
 
+/* Appends the line of a result that became faster or slower: both times and the noise. */
 static void print_change(const struct bench_row *now, int place,
 	const struct bench_judged *j, struct str *out)
 {
@@ -199,6 +201,7 @@ static void print_missing_rows(struct comparison *t, const struct bench_table *o
 	}
 }
 
+/* Appends the counts of all verdicts, the mean ratio of times, and the sums that differ. */
 static void print_totals(const struct comparison *t)
 {
 	int64_t judged = count_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
@@ -224,7 +227,7 @@ int table_check_settings(
 {
 	return strcmp(old->settings, now->settings)
 		       ? err_set(e, EX_USAGE,
-				 "compare: the earlier result has different settings: %s; now %s",
+				 "--compare: the earlier result has other settings: %s; now %s",
 				 old->settings, now->settings)
 		       : 0;
 }

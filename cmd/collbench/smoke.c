@@ -51,6 +51,7 @@ struct peer *peers_gather(struct comm *world, const char *libraries)
 /* Prints OK or FAIL and a text on rank 0. Returns is_good, which is equal on all ranks. */
 static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
 	PRINTF(3, 4);
+/* Prints OK or FAIL and the text as a line, on rank 0. Returns is_good. */
 static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
 {
 	va_list ap;
@@ -127,6 +128,8 @@ static bool check_collective(struct bench *b, enum coll what)
 		info->name, runs, (long long)wrong);
 }
 
+/* Checks each wanted collective, and prints a line for each. Returns true if all are
+ * right. Collective. */
 static bool check_collectives(
 	struct comm *c, const bool wanted[N_BENCH], const struct bench_fault *fault)
 {
@@ -142,31 +145,31 @@ static bool check_collectives(
 	return is_good;
 }
 
-static void send_or_receive(struct comm *c, bool is_sender, int other, int64_t *ball)
+static void send_or_receive(struct comm *c, bool is_sender, int peer, int64_t *message)
 {
 	struct comm_requests r = {.c = c};
 	if (is_sender)
-		comm_send(&r, ball, sizeof(*ball), other, TAG_TEST);
+		comm_send(&r, message, sizeof(*message), peer, TAG_TEST);
 	else
-		comm_recv(&r, ball, sizeof(*ball), other, TAG_TEST);
+		comm_recv(&r, message, sizeof(*message), peer, TAG_TEST);
 	bench_run_requests(&r);
 }
 
 /* Returns the mean seconds of n round trips of 8 bytes; on the leader, NaN if the bytes were
- * wrong. Only ranks `leader` and `other` call it. */
-static double time_round_trips(struct comm *c, int leader, int other, int64_t n)
+ * wrong. Only ranks `leader` and `peer` call it. */
+static double time_round_trips(struct comm *c, int leader, int peer, int64_t n)
 {
 	enum { WARM = 8 };
 	double begin = 0;
 	bool is_leader = c->rank == leader, is_same = true;
 	for (int64_t i = -WARM; i < n; i++) {
-		int64_t ball = i;
+		int64_t message = i;
 		if (i == 0)
 			begin = clock_seconds();
-		send_or_receive(c, is_leader, is_leader ? other : leader, &ball);
-		ball = is_leader ? ~i : ball;
-		send_or_receive(c, !is_leader, is_leader ? other : leader, &ball);
-		is_same = is_same && ball == i;
+		send_or_receive(c, is_leader, is_leader ? peer : leader, &message);
+		message = is_leader ? ~i : message;
+		send_or_receive(c, !is_leader, is_leader ? peer : leader, &message);
+		is_same = is_same && message == i;
 	}
 	return is_same ? (clock_seconds() - begin) / (double)n : NAN;
 }
@@ -177,6 +180,7 @@ struct trips {
 	int n, n_bad, slow[2]; /* pairs; pairs with wrong bytes; the slowest pair */
 };
 
+/* Adds the round trip of ranks a and b to *t. seconds: NAN if its data were wrong. */
 static void add_trip(struct trips *t, double seconds, int a, int b)
 {
 	t->n++;
@@ -229,6 +233,7 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 	return is_good;
 }
 
+/* Checks the gradient of a training step of all ranks, and prints a line. Collective. */
 static bool check_step(struct comm *c, const struct bench_fault *fault)
 {
 	phase = "the gradient of a training step";

@@ -53,6 +53,7 @@ static void set_typical(const struct bench_samples *s, struct bench_result *r)
 			   : (double)NAN;
 }
 
+/* Sets minimum, maximum, median, p99 (microseconds) and variation (%) of the iterations. */
 static void set_spread(const struct bench_samples *s, struct bench_result *r)
 {
 	int64_t n = s->n;

@@ -22,6 +22,7 @@ int suite_select(struct suite_options *o, char **names, int n, struct err *e)
 	return 0;
 }
 
+/* Appends a case to the suite, with its row in the table; nothing is measured yet. */
 static void append_row(struct suite *s, const struct suite_case *x, int library)
 {
 	struct bench_table *t = &s->table;
@@ -130,7 +131,7 @@ static int check_selection(const struct suite *s, struct err *e)
 								: "");
 		if (s->o.root >= g->ranks)
 			return err_set(e, EX_USAGE,
-				"root: rank %lld does not exist: the group has %lld ranks",
+				"--root %lld: the rank does not exist: the group has %lld ranks",
 				(long long)s->o.root, (long long)g->ranks);
 	}
 	return 0;
@@ -142,6 +143,8 @@ static void pause_before_pass(void)
 	clock_sleep(0.02);
 }
 
+/* Measures case i in each placement that its collective has. Collective over all ranks,
+ * also over ranks outside of the group. */
 static void measure_case(struct suite *s, int64_t i)
 {
 	struct suite_case *x = &s->cases[i];
@@ -207,6 +210,8 @@ void suite_print_header(
 		averages[o->average]);
 }
 
+/* Prints the row of case i, after the headings of its collective and group if it is their
+ * first. */
 static void print_row(const struct suite *s, int64_t i)
 {
 	const struct bench_group *g = s->cases[i].group;

@@ -119,6 +119,7 @@ static bool is_shown(const struct bench_table *t, const struct bench_column *c)
 	return c->width && (c->set == SET_ALWAYS || t->shown[c->set]);
 }
 
+/* Prints the column's value of the record `from`, right-aligned, after a space. */
 static void print_cell(const struct bench_column *c, const void *from)
 {
 	const void *v = (const char *)from + c->offset;
@@ -151,6 +152,7 @@ void table_print_row(const struct bench_table *t, const struct bench_row *r)
 	fflush(stdout);
 }
 
+/* Prints the labels or the units of the shown columns. */
 static void print_labels(
 	const struct bench_table *t, const struct bench_column *columns, bool units)
 {
@@ -159,6 +161,7 @@ static void print_labels(
 			printf(" %*s", c->width, units ? c->unit : c->label);
 }
 
+/* Returns the width of the shown columns, in characters. */
 static int total_width(const struct bench_table *t, const struct bench_column *columns)
 {
 	int width = 0;
@@ -207,6 +210,7 @@ void table_print_footer(const struct bench_table *t)
 			(long long)waited, (long long)(waited + parts));
 }
 
+/* Prints the fit as one line, which begins with "#". */
 static void print_fit(const struct bench_fit *f)
 {
 	putchar('#');
@@ -224,7 +228,8 @@ void table_print_fits(const struct bench_table *t)
 {
 	if (!t->n_fits)
 		return;
-	printf("#\n# time = alpha + beta * size, fitted with equal weights for all sizes\n#");
+	printf("#\n# time (s) = alpha + beta * size (B), fitted with equal weights for all "
+	       "sizes\n#");
 	for (const struct bench_column *c = fit_columns; c->label; c++)
 		printf(" %*s", c->width, c->label);
 	putchar('\n');

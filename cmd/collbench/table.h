@@ -126,8 +126,8 @@ struct bench_judged {
 };
 
 /* Compares the typical times of equal cases. A time is slower or faster if it differs by more
- * than `threshold` (a ratio, such as 0.15) and significantly. A case with fewer than 3 parts has
- * no error and is not judged. The test is Welch's, on the logarithms of the times, with the
+ * than `threshold` (a ratio, such as 0.15) and significantly. A case that was measured fewer
+ * than 3 times has no standard error and is not judged. The test is Welch's, on the logarithms of the times, with the
  * errors of both results and of a launch (regress.c). Its level is 5 % over the number of judged
  * times (Bonferroni), so at most 5 % of the comparisons of an unchanged network find any slower
  * time. Returns an element per row of `now`, to be freed. */

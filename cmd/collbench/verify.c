@@ -134,6 +134,7 @@ static void make_input(const struct verify *v, int rank, int64_t block, int64_t 
 		make_integers(v, n, x);
 }
 
+/* Sets to[i] = to[i] op x[i] in double precision. */
 static void reduce_floats(
 	enum comm_op op, int64_t n, union chunk *to, const union chunk *x)
 {
@@ -146,6 +147,7 @@ static void reduce_floats(
 	}
 }
 
+/* Sets to[i] = to[i] op x[i] for integers of any width, signed or not. */
 static void reduce_integers(
 	const struct verify *v, int64_t n, union chunk *to, const union chunk *x)
 {
@@ -175,6 +177,7 @@ static void make_reduction(
 	}
 }
 
+/* Converts n elements of *x to the type of the case, rounded once, and stores them in out. */
 static void store_chunk(
 	const struct verify *v, const union chunk *x, int64_t n, void *out)
 {
@@ -291,6 +294,7 @@ static struct content content_after(const struct verify *v, int64_t b)
 	}
 }
 
+/* Writes the expected content of a block, n elements, to `to`, in chunks. */
 static void fill_block(const struct verify *v, struct content c, int64_t n, char *to)
 {
 	for (int64_t at = 0; at < n; at += CHUNK)
@@ -363,7 +367,8 @@ int64_t verify_count_wrong(const struct verify *v, const char *send, const char 
 		send += bench_block_elements(&v->c, b) * size;
 	}
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		wrong += count_wrong(v, content_after(v, b),
+		wrong += count_wrong(v,
+			content_after(v, b), /* each rank sends this rank's block */
 			bench_block_elements(&v->c, v->rank), recv);
 		recv += bench_block_elements(&v->c, v->rank) * size;
 	}

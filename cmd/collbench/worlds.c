@@ -2,6 +2,8 @@
 #include "collbench/suite.h"
 #include "comm/requests.h"
 
+/* Opens this rank's CUDA device in w->device. Returns -1 on all ranks if any of them
+ * fails. Collective. */
 static int open_device(struct bench_worlds *w, struct comm *world, struct err *e)
 {
 	const struct comm_place *place = comm_place();

@@ -5,6 +5,7 @@
 
 /* ---- rows ------------------------------------------------------------------------ */
 
+/* Initializes *c without rows, with space for `capacity` rows of each run. */
 static void curves_init(
 	struct curves *c, int n_control, int n_test, int key_column, int64_t capacity)
 {
@@ -33,6 +34,7 @@ static int judged_column(const struct judging *j, const struct run_log *l)
 		       : run_log_find(l, j->first->column[c].name);
 }
 
+/* Sets r[] to the rows of the judged column of each control, then of each test. */
 static void init_rows(const struct judging *j, struct log_rows *r)
 {
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
@@ -107,6 +109,8 @@ struct extent {
 	bool is_finite; /* all values are finite */
 };
 
+/* Returns the last key (step or tokens) of a log's judged column, and whether all its
+ * values are finite. */
 static struct extent extent_of(const struct judging *j, const struct run_log *l)
 {
 	struct log_rows r = {l, judged_column(j, l)};
@@ -143,6 +147,7 @@ static void describe_ending(struct judging *j)
 			last - end[s], unit, last - end[s] == 1 ? "" : "s");
 }
 
+/* Appends to j->left_out why the run is not used. */
 static void explain_left_out(
 	struct judging *j, const char *name, const struct extent *x, bool ends_early)
 {

@@ -30,6 +30,7 @@ static const char *const keys[N_PROPERTIES] = {
 	[KEY_NUMERICS] = "numerics",
 };
 
+/* Copies a value to its property, if the key is one of them. to: struct properties. Returns 0. */
 static int store_property(void *to, const char *key, const char *value, struct err *e)
 {
 	struct properties *p = to;

@@ -156,8 +156,8 @@ static bool is_in_one_run(const struct curve_diff *c)
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
-/* Compares the judged column, if only it is compared or if it is not one of the curves. Returns
- * true if both runs have values of it. */
+/* Compares the judged column, if only it is compared or if it is not one of the curves, and sets
+ * its curve in *d. Returns true if both runs have values of it. */
 static bool compare_judged(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {

@@ -9,6 +9,7 @@ struct path {
 	double error;		  /* standard error of each median */
 };
 
+/* Returns the median of part `part` of n_parts equal parts of x[n]. */
 static double median_of_part(const double *x, int64_t n, int n_parts, int part)
 {
 	int64_t from = part_begin(n, n_parts, part);

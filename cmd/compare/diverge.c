@@ -121,7 +121,8 @@ static void begin_onset(const struct judging *j, int64_t from, int64_t to,
 			r->onset, r->onset_last);
 }
 
-/* Tests the difference of the means in rows [from, to) at a level of significance. */
+/* Tests the difference of the means in rows [from, to) at a level of significance. If they
+ * differ, records the direction in *r, and describes the first difference in *reason. */
 static void test_means(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {

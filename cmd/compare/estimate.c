@@ -58,6 +58,7 @@ static struct estimate estimate_pairs(double *control, const double *test, int n
 		mean_of(control, n), sqrt(variance_of(control, n) / (double)n), n - 1};
 }
 
+/* Estimates the difference of two independent means with a pooled variance (Student's t). */
 static struct estimate estimate_replicas(
 	const double *control, int n_control, const double *test, int n_test)
 {
@@ -68,6 +69,7 @@ static struct estimate estimate_replicas(
 		sqrt(squares / df * (1.0 / n_control + 1.0 / n_test)), df};
 }
 
+/* Estimates test minus control from one value per unit (pair or replica), in rows [from, to). */
 static struct estimate estimate_units(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
@@ -123,6 +125,8 @@ static struct estimate slope_by_batches(const double *steps, const double *x, in
 	return fit_line(mean_at, mean, N_BATCHES);
 }
 
+/* Estimates test minus control from the differences row by row: both runs saw the same
+ * batches. control, test: [n] values from row `from` on. */
 static struct estimate estimate_same_batches(const struct judging *j,
 	const double *control, const double *test, int64_t from, int64_t n,
 	enum functional f)
@@ -165,6 +169,7 @@ static struct estimate estimate_alone(const struct judging *j, const double *con
 		sqrt(12) * se / (at[n - 1] - at[0]), MAX_DF + 1};
 }
 
+/* Estimates test minus control from the mean curves of both sides, in rows [from, to). */
 static struct estimate estimate_curves(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {

@@ -27,12 +27,12 @@ int export_choose_format(const char *path, int format, struct err *e)
 								       : 0;
 	if (!format)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is neither a .csv or .jsonl file nor a directory; "
+			"--export '%s': neither a .csv or .jsonl file nor a directory; "
 			"specify --export-format",
 			path);
 	return format == EVENTS && !strcmp(path, "-")
 		       ? err_set(e, EX_USAGE,
-				 "export: event files cannot be written to standard output")
+				 "--export: event files cannot be written to standard output")
 		       : format;
 }
 
@@ -92,6 +92,7 @@ static void add_unique(struct strs *names, const char *name)
 	strs_add(names, s.s);
 }
 
+/* Appends to x->columns each column that any log has: the axes first, except steps. */
 static void list_all_columns(struct exporting *x)
 {
 	for (int i = 0; i < x->n; i++)
@@ -173,6 +174,7 @@ static void append_field(struct str *out, const char *s)
 		str_putc(out, '"');
 }
 
+/* Writes one line per row of a log that has any exported value. */
 static void write_csv_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
@@ -195,6 +197,7 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 	}
 }
 
+/* Writes all logs as CSV. Adds a column for loss to x->columns if only train_loss is exported. */
 static int write_csv(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_str head = {0};
@@ -229,6 +232,7 @@ static char *quote_json(const char *s)
 	return json_dumps(j, JSON_ENCODE_ANY);
 }
 
+/* Writes one JSON object per line for each row of a log that has any exported value. */
 static void write_json_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
@@ -322,13 +326,14 @@ static int check_directory(const char *path, struct err *e)
 	bool has_events = false;
 	for (struct dirent *f; d && (f = readdir(d));)
 		has_events |= strstr(f->d_name, "tfevents") != NULL;
-	return has_events
-		       ? err_set(e, EX_USAGE,
-				 "export: '%s' already has event files; specify a new directory",
-				 path)
-		       : 0;
+	return has_events ? err_set(e, EX_USAGE,
+				    "--export '%s': the directory already has event "
+				    "files; specify a new one",
+				    path)
+			  : 0;
 }
 
+/* Writes one log as an event file in a directory, which is made if it is missing. */
 static int write_events_directory(
 	struct exporting *x, const char *directory, int log, struct err *e)
 {
@@ -348,7 +353,7 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 	int rc = 0;
 	if (is_file && x->n > 1)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is an event file, which holds one run; specify a directory",
+			"--export '%s': an event file holds one run; specify a directory",
 			path);
 	if (is_file)
 		return write_file(x, path, &(struct str){0}, write_events_log, 0, e);

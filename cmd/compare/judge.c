@@ -78,6 +78,7 @@ static bool explain_if_identical(const struct judging *j, struct verdict_result 
 	return true;
 }
 
+/* Returns true if a test is within --atol and --rtol of a control in all rows. */
 static bool test_is_within(const struct judging *j, int test, int control)
 {
 	const double *a = curve_of(&j->all, CONTROL, control);

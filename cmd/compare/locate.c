@@ -49,6 +49,7 @@ static bool hashes_differ(const struct tensor_hash *a, const struct tensor_hash 
 	       a->replicas_differ || b->replicas_differ;
 }
 
+/* Returns what a hash is of, for messages: "backward, gradient of". */
 static const char *phase_words(const struct tensor_hash *h)
 {
 	static const char *const words[N_PHASES] = {
@@ -158,6 +159,8 @@ static bool is_hash_file(const char *path)
 	return is_list;
 }
 
+/* Compares two files of hashes, and appends the tensors that differ. Returns 1 if any
+ * differ, else 0; -1 with *e set. */
 static int locate_in_files(const char *control, const char *test,
 	const struct locate_opts *o, struct str *out, struct err *e)
 {
@@ -172,6 +175,7 @@ static int locate_in_files(const char *control, const char *test,
 
 /* ---- two checkpoints ---------------------------------------------------------------- */
 
+/* Appends the line of a tensor that differs between two checkpoints. */
 static void print_delta(const struct ckpt_delta *d, struct str *out)
 {
 	str_printf(out, "%s/%s: ", d->group, d->name);
@@ -396,6 +400,8 @@ static int compare_common_checkpoints(struct locating *x, struct err *e)
 	return (int)rc;
 }
 
+/* Returns how to replay run i (0: control, 1: test) up to the step that differs. Borrows
+ * from *x. */
 static struct replay make_replay(struct locating *x, int i, int64_t first, bool each_step)
 {
 	static const char *const names[2][2] = {
@@ -412,6 +418,7 @@ static struct replay make_replay(struct locating *x, int i, int64_t first, bool 
 		.each_step = each_step};
 }
 
+/* Replays the control, then the test, and reads their hashes into l. Returns -1 with *e set. */
 static int replay_both(struct locating *x, int64_t first, bool each_step,
 	struct tensor_hashes l[2], struct err *e)
 {
@@ -476,6 +483,7 @@ static int compare_replays(struct locating *x, struct err *e)
 	return rc;
 }
 
+/* Makes a temporary directory for files of replays, and sets x->directory. */
 static int make_directory(struct locating *x, struct err *e)
 {
 	snprintf(x->directory, sizeof(x->directory), "%s/pt-locate-XXXXXX",

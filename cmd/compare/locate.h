@@ -19,6 +19,8 @@ struct held_signals {
 	sigset_t held, old_mask; /* signals held back; mask before */
 	int received;		 /* the signal that ended a replay; 0: none */
 };
+/* Blocks SIGCHLD and the signals that end the program, except ignored ones, until
+ * replay_release_signals(). Sets *h. */
 void replay_hold_signals(struct held_signals *h);
 /* Delivers signals that were held back, which may end the program. */
 void replay_release_signals(struct held_signals *h);
@@ -43,7 +45,8 @@ int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e);
 /* Sets *step to the first step after which the parameters of two replays differ; -1: none. */
 int replay_find_difference(
 	const struct replay *a, const struct replay *b, int64_t *step, struct err *e);
-void replay_remove_files(const char *directory); /* and the directory */
+/* Removes the directory of replays with its files. A failure is a warning. */
+void replay_remove_files(const char *directory);
 
 /* ---- locate.c -------------------------------------------------------------------- */
 

@@ -398,6 +398,7 @@ static void explain(struct outcome *x, const struct outcome_opts *o)
 	}
 }
 
+/* Compares tests [first, first + n) with the controls. Sets *x to the verdict and its reason. */
 static void judge_outcome(const struct runs *r, const struct outcome_opts *o, int first,
 	int n, struct outcome *x)
 {
@@ -544,6 +545,7 @@ void outcome_append_verdict(
 		append_nonfinite(&x->exact[0].diff, o->exact.by, out);
 }
 
+/* Appends the numbers of loss spikes, and where the first ones are; nothing if there are none. */
 static void print_spikes(const struct verdict_result *r, int key_column, struct str *out)
 {
 	int64_t shown = min64(r->n_spikes, 4);

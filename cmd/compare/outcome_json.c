@@ -23,6 +23,7 @@ static void add_direction(json_t *j, int direction, int sense)
 		direction && sense ? json_boolean(direction == sense) : json_null());
 }
 
+/* Returns a new object: a control's value, a test's value and their difference. */
 static json_t *pair_json(const struct value_pair *p, bool with_ulps)
 {
 	json_t *j = json_object();
@@ -35,6 +36,8 @@ static json_t *pair_json(const struct value_pair *p, bool with_ulps)
 	return j;
 }
 
+/* Returns a new object: how a column of a test differs from its control, row by row.
+ * sense: whether lower or higher is better. */
 static json_t *curve_json(const struct curve_diff *c, int sense, bool with_ulps)
 {
 	json_t *j = json_object();
@@ -56,6 +59,7 @@ static json_t *curve_json(const struct curve_diff *c, int sense, bool with_ulps)
 	return j;
 }
 
+/* Returns a new object: how each column of test i differs from its nearest control. */
 static json_t *test_json(const struct outcome *x, const struct outcome_opts *o, int i)
 {
 	json_t *j = json_object(), *list = json_array();
@@ -82,6 +86,7 @@ static json_t *test_json(const struct outcome *x, const struct outcome_opts *o, 
 	return j;
 }
 
+/* Returns a new array with at most MAX_SPIKES spikes. */
 static json_t *spikes_json(const struct verdict_result *r)
 {
 	json_t *list = json_array();
@@ -97,6 +102,7 @@ static json_t *spikes_json(const struct verdict_result *r)
 	return list;
 }
 
+/* Returns a new object with the statistical verdict on a column, and its numbers. */
 static json_t *judgement_json(const struct verdict_result *r, const char *column)
 {
 	json_t *j = json_object();
@@ -147,6 +153,7 @@ static json_t *speed_json(const struct speed *s)
 	return j;
 }
 
+/* Returns a new array: each measurement of speed or memory that all logs have. */
 static json_t *speeds_json(const struct outcome *x)
 {
 	const struct runs *r = x->runs;
@@ -167,6 +174,7 @@ static json_t *speeds_json(const struct outcome *x)
 	return list;
 }
 
+/* Returns a new object with the verdict, all tests, the judged column and the speed. */
 static json_t *outcome_json(const struct outcome *x, const struct outcome_opts *o)
 {
 	json_t *j = json_object(), *list = json_array();

@@ -80,6 +80,7 @@ static int write_config(const struct replay *r, const char *path, struct err *e)
 	return replay_append_config(r, &text, e) || file_replace(path, &text, e);
 }
 
+/* Appends the words of text, separated by spaces, to args. */
 static void add_words(struct strs *args, const char *text)
 {
 	char *copy = xstrdup(text), *rest = copy, *word;
@@ -96,6 +97,7 @@ static void add_number(struct strs *args, long long n)
 	strs_add(args, num);
 }
 
+/* Appends an option and its value to args, and frees the value. */
 static void add_option(struct strs *args, const char *name, char *value)
 {
 	strs_add(args, name);
@@ -220,6 +222,8 @@ static int check_status(const struct replay *r, int status, const char *messages
 	return -1;
 }
 
+/* Runs a replay's program until its end, with its output in the file `messages`. Sets *status.
+ * Returns -1 with *e set if it cannot be run or a signal interrupts it. */
 static int run_program(
 	const struct replay *r, const char *messages, int *status, struct err *e)
 {

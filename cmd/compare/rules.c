@@ -77,21 +77,21 @@ static bool accept_megatron_near(const struct rule_pair *p, struct str *reason)
 }
 
 /* Name, repository, files, help, and the function for each pair. */
-#define RULES(R)                                                                           \
-	R("ours", NULL, NULL, "The verdicts of pt-compare.", NULL)                         \
-	R("torchtitan", "pytorch/torchtitan", "scripts/loss_compare.py --assert-equal",    \
-		"Equal losses at every step.", accept_torchtitan)                          \
-	R("megatron", "NVIDIA/Megatron-LM",                                                \
-		"tests/functional_tests/python_test_utils/common.py: DeterministicTest",   \
-		"Equal losses, to five decimals, at step 1 and every 5th step; with "      \
-		"--by tokens, in every row. A NaN is equal to nothing.",                   \
-		accept_megatron_exact)                                                     \
-	R("megatron-approximate", "NVIDIA/Megatron-LM",                                    \
-		"tests/functional_tests/python_test_utils/"                                \
-		"test_pretraining_regular_pipeline.py: CHECK_THRESHOLDS; "                 \
-		"common.py: pipeline",                                                     \
-		"The same losses within 5 %; a hundredth of them, at least 1 and at most " \
-		"50, may differ by more.",                                                 \
+#define RULES(R)                                                                            \
+	R("ours", NULL, NULL, "The verdicts of pt-compare.", NULL)                          \
+	R("torchtitan", "pytorch/torchtitan", "scripts/loss_compare.py --assert-equal",     \
+		"Equal losses at every step.", accept_torchtitan)                           \
+	R("megatron", "NVIDIA/Megatron-LM",                                                 \
+		"tests/functional_tests/python_test_utils/common.py: DeterministicTest",    \
+		"Equal losses, to five decimals, at step 1 and every 5th step; with "       \
+		"--by tokens, in every row. A NaN is equal to nothing.",                    \
+		accept_megatron_exact)                                                      \
+	R("megatron-approximate", "NVIDIA/Megatron-LM",                                     \
+		"tests/functional_tests/python_test_utils/"                                 \
+		"test_pretraining_regular_pipeline.py: CHECK_THRESHOLDS; "                  \
+		"common.py: pipeline",                                                      \
+		"Losses that differ by at most 5 %; a hundredth of the losses, at least 1 " \
+		"and at most 50 losses, may differ by more.",                               \
 		accept_megatron_near)
 
 #define ROW(...) {__VA_ARGS__},

@@ -71,6 +71,7 @@ void runs_set_brief_names(struct run_log *logs, int n)
 	}
 }
 
+/* Sets names of the runs without their common path, which becomes l->path. */
 static void set_names(struct series_list *l)
 {
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
@@ -79,6 +80,7 @@ static void set_names(struct series_list *l)
 	memcpy(l->path, l->logs[0].name, begin);
 }
 
+/* Adds a series of n runs from `first` on, named after the run or "mean of 3 controls". */
 static void add_series(struct series_list *l, int first, int n, bool is_control)
 {
 	struct curve_series *s = &l->v[l->n++];
@@ -139,6 +141,8 @@ static void members_release(struct members *m)
 	free(m->rows);
 }
 
+/* Collects the rows and x values of `column` from each log. Returns -1 with *e set, and
+ * *m released, if a log lacks the axis. */
 static int members_init(struct members *m, const struct run_log *logs, int n,
 	const char *column, enum curve_axis axis, struct err *e)
 {

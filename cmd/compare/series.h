@@ -27,6 +27,7 @@ struct series_opts {
 	int n_controls;
 	bool one_set, each_run; /* each_run: nevertheless draw each run by itself */
 };
+/* Sets *l to the series to draw: each run, or means of controls and of tests. Borrows logs. */
 void series_list_init(struct series_list *l, const struct run_log *logs, int n,
 	const struct series_opts *o);
 void series_list_release(struct series_list *l);

@@ -165,6 +165,7 @@ int choose_speed_column(const struct run_log *logs, int n)
 	return COL_TPS;
 }
 
+/* Returns the ratio of two medians with its 95 % interval, still without words. */
 static struct speed_diff compare_measure(
 	const struct measure *m, struct speed a, struct speed b)
 {
@@ -229,6 +230,7 @@ static void widen_intervals(struct speed_diff *d, int n, int first, bool *done)
 	}
 }
 
+/* Sets the words about a measurement from its ratio and interval. */
 static void set_statement(struct speed_diff *d)
 {
 	const struct measure *m = find_measure(d->column);

@@ -77,7 +77,8 @@ static struct known_name *intern_name(struct known_names *all, struct span name)
 	return k;
 }
 
-/* First tries the name that followed last time: most rows have the same names in the same order. */
+/* Returns the entry of a name, added if it is new, and makes it the last one. First tries the name
+ * that followed last time: most rows have the same names in the same order. */
 struct known_name *build_add_name(struct build *b, struct span name)
 {
 	struct known_names *all = &b->known;
@@ -100,6 +101,7 @@ static bool can_hold_value(const struct series *s, double v)
 	return columns[s->column].kind == COLUMN_EXACT || isfinite(v);
 }
 
+/* Removes a column's values from `step` on, and counts them as replaced. */
 static void remove_values_from(struct build *b, struct series *s, int64_t step)
 {
 	while (s->n && s->p[s->n - 1].step >= step) {
@@ -405,6 +407,7 @@ static int count_digits(const struct series *s)
 	return max >= ALL ? 0 : max;
 }
 
+/* Copies the settings that the log states to the options of *l, and its ranks. */
 static void copy_settings(const struct build *b, struct run_log *l)
 {
 	for (int64_t i = 0; i < b->keys.n; i++) {

@@ -268,6 +268,7 @@ static bool begin_table(struct build *b, struct span line)
 
 /* ---- kinds of tables ---------------------------------------------------------------------- */
 
+/* Returns the first line of *rest, without its line break, and advances *rest past it. */
 static struct span next_line(struct span *rest)
 {
 	const char *stop = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
@@ -374,6 +375,7 @@ static bool read_row_step(struct build *b, struct span line, int64_t *step)
 	return false;
 }
 
+/* Returns true if the row belongs to the selected run; counts rows of other runs. */
 static bool is_row_selected(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
@@ -434,6 +436,8 @@ static void set_loss_sums(struct build *b, int64_t step, const double sums[stati
 				round(sums[i] * decimals) / decimals);
 }
 
+/* Adds a row of a table to b; the first line that is not blank is the header. Records fields that
+ * cannot be read, for a warning. Returns true if the row has values. */
 bool parse_csv_line(struct build *b, struct span line)
 {
 	struct table *t = &b->table;

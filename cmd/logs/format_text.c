@@ -129,6 +129,8 @@ static bool end_format(struct format_parser *p)
 	return true;
 }
 
+/* Adds a format with the name in the directive, and makes it current. Returns false on an
+ * invalid name, maybe with p->e set. */
 static bool parse_format_directive(struct format_parser *p)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
@@ -145,6 +147,7 @@ static bool parse_format_directive(struct format_parser *p)
 	return true;
 }
 
+/* Appends a text to the description of the current format. Returns false on a syntax error. */
 static bool parse_about_directive(struct format_parser *p)
 {
 	struct str *about = &p->current->about;
@@ -158,6 +161,7 @@ static bool parse_settings_directive(struct format_parser *p)
 	return p->current->settings = true;
 }
 
+/* Reads the texts that begin a log of the current format. Returns false if there is none. */
 static bool parse_head_directive(struct format_parser *p)
 {
 	struct log_format *f = p->current;
@@ -208,6 +212,8 @@ static bool parse_row_directive(struct format_parser *p)
 	return add_kind(p, k);
 }
 
+/* Adds a label, the text next to a number, to a kind of line; indexes it by its first
+ * byte. Returns false with p->e set if the line cannot have it. */
 static bool add_label(struct format_parser *p, struct line_kind *k, struct label l)
 {
 	if (k->fields.assign || k->n_labels == MAX_LABELS)
@@ -320,6 +326,7 @@ static const struct directive *find_directive(struct format_parser *p)
 	return NULL;
 }
 
+/* Parses one line of a format file. Returns false with p->e set. Splits text in place. */
 static bool parse_line(struct format_parser *p, char *text)
 {
 	if (!split_words(p, text) || !p->n)

@@ -89,13 +89,14 @@ static bool detects_format(const struct log_options *opts)
 	       strpbrk(opts->format, "./");
 }
 
+/* Sets *e to an error that lists all formats. Returns -1. */
 static int reject_format_name(const struct log_options *opts, struct err *e)
 {
 	scoped_strs names = {0};
 	strs_add(&names, "auto");
 	for (int i = 0; i < opts->formats->n; i++)
 		strs_add(&names, opts->formats->v[i].name);
-	err_none_of(e, "format", opts->format, (const char *const *)names.v, names.n);
+	err_none_of(e, "--format", opts->format, (const char *const *)names.v, names.n);
 	return -1;
 }
 
@@ -169,6 +170,7 @@ static size_t color_length(struct span s)
 	return n < s.n ? n + 1 : n;
 }
 
+/* Sets *out to the line without escape sequences for colors. */
 static void strip_color(struct span line, struct str *out)
 {
 	str_clear(out);
@@ -195,10 +197,11 @@ static bool parse_plain_text(
 	return false;
 }
 
-/* Carriage returns also separate lines, since progress bars print them. */
-int format_parse_line(void *to, const char *p, size_t len, struct err *e)
+/* Parses a line of a log into r->b; carriage returns also separate lines, since progress bars print
+ * them. context: a struct line_reader. */
+int format_parse_line(void *context, const char *p, size_t len, struct err *e)
 {
-	struct line_reader *r = to;
+	struct line_reader *r = context;
 	struct span rest = {p, len};
 	while (rest.n) {
 		const char *cr = memchr(rest.p, '\r', rest.n);
@@ -214,7 +217,7 @@ int format_parse_line(void *to, const char *p, size_t len, struct err *e)
 	}
 	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
-			"pattern: matching takes too long on a line that begins with '%.*s'; "
+			"--pattern: matching takes too long on a line that begins with '%.*s'; "
 			"simplify the pattern",
 			(int)min64((int64_t)len, 40), p);
 	return 0;

@@ -102,7 +102,8 @@ struct coded_format {
 	log_text_fn *text;
 	bool (*detect)(struct span first);
 };
-const struct coded_format *find_coded_format(const char *name); /* NULL: none */
+/* Returns the format with this name that is written in C, or NULL. */
+const struct coded_format *find_coded_format(const char *name);
 /* Adds the formats and names of a text, called `name` in messages, except formats that it
  * already has. built_in: formats without kinds of lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,

@@ -139,6 +139,7 @@ static void propose_pattern(
 
 /* Sets an error for a table without a loss, which lists its first columns. */
 
+/* Sets *e to an error that lists the first columns of the log. Returns -1. */
 static int reject_columns(const char *name, const struct strs *names, struct err *e)
 {
 	enum { SHOWN = 6 };

@@ -54,6 +54,7 @@ static json_t *load_json_text(struct span text, json_error_t *why)
 	return root;
 }
 
+/* Parses text as a JSON object, which the caller releases. Returns NULL with *e set. */
 static json_t *load_json_object(struct span text, struct err *e)
 {
 	json_error_t why;
@@ -171,6 +172,8 @@ bool is_megatron_bridge(struct span first)
 	return span_find(first, "lm loss\"") || span_find(first, "loss\"");
 }
 
+/* Adds the values of a file of Megatron-Bridge: an object of steps, each an object of
+ * values. Returns -1 with *e set. */
 int parse_megatron_bridge(struct build *b, struct span text, struct err *e)
 {
 	json_t *root = load_json_object(text, e), *row, *v;
@@ -204,6 +207,7 @@ bool is_trainer_state(struct span first)
 	return *skip_blanks(first) == '{' && span_find(first, "\"log_history\"");
 }
 
+/* Adds the numbers of an object that are known settings of the run to b. */
 static void add_json_settings(struct build *b, json_t *object)
 {
 	const char *key;
@@ -244,6 +248,8 @@ static void parse_history_row(struct build *b, json_t *row)
 	}
 }
 
+/* Adds the settings and the log history of Hugging Face's trainer_state.json to b.
+ * Returns -1 with *e set. */
 int parse_trainer_state(struct build *b, struct span text, struct err *e)
 {
 	json_t *root = load_json_object(text, e), *row;
@@ -388,6 +394,8 @@ static bool parse_row_text(struct build *b, struct span line)
 	return parse_json_row(b, row, line);
 }
 
+/* Adds the values of a line with a JSON object, perhaps after a prefix of fairseq.
+ * Returns true if it has any. */
 bool parse_jsonl_line(struct build *b, struct span line)
 {
 	/* fairseq: "2026-01-01 10:00:00 | INFO | train_inner | {" */
@@ -444,6 +452,7 @@ static void parse_tensorboard_triple(struct build *b, const json_t *row)
 		build_set_time(b, (int64_t)step, time);
 }
 
+/* Adds each object or TensorBoard triple of a JSON array to b. Returns -1 with *e set. */
 int parse_json_array(struct build *b, struct span text, struct err *e)
 {
 	json_error_t why;

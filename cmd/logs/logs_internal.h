@@ -251,6 +251,7 @@ log_text_fn parse_megatron_golden, parse_megatron_bridge, parse_trainer_state,
 	parse_tensorboard, parse_json_array;
 bool is_megatron_golden(struct span first), is_megatron_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
+/* Returns true if a log begins like a JSON array of objects or of TensorBoard's triples. */
 bool is_json_array(struct span first);
 /* Appends the names of the columns if a log begins with a header and a row with numbers. */
 bool csv_list_columns(struct span sample, struct strs *names);
@@ -261,8 +262,8 @@ void csv_list_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, where each row names its run. */
 /* Returns true for a row of the selected run, by default the first one; counts all other rows. */
 bool runs_select_row(struct table *t, const char *run);
-void runs_warn(
-	const struct table *t, const char *name); /* warns of unused rows and fields */
+/* Warns of rows of other runs and of fields that are not used. name: the log. */
+void runs_warn(const struct table *t, const char *name);
 /* Appends the names of the runs in an open file, at most MAX_RUNS, if its rows have them. Returns
  * -1 with *e set if the file cannot be read. */
 int list_row_runs(

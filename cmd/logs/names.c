@@ -11,7 +11,8 @@ static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"valid_num_updates", "global_step/max_steps", "training/global_step",
 	"rollout/step", NULL};
 
-/* Ignores case. '_' matches parentheses and '%': some writers of event files replace them. */
+/* Returns true if c equals a known letter without case. '_' also matches parentheses and '%', which
+ * some writers of event files replace. */
 static bool letters_match(char known, char c)
 {
 	return tolower((unsigned char)known) == tolower((unsigned char)c) ||
@@ -31,7 +32,8 @@ int log_options_map_column(struct log_options *h, const char *pair, struct err *
 	const char *equals = strchr(pair, '=');
 	if (!equals || equals == pair || !equals[1])
 		return err_set(e, EX_USAGE,
-			"column: '%s' is not OURS=THEIRS, such as loss=train/loss", pair);
+			"--column '%s': expected OURS=THEIRS, such as loss=train/loss",
+			pair);
 	strs_add(&h->columns, pair);
 	return 0;
 }

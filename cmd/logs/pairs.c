@@ -101,6 +101,8 @@ static bool has_only_pairs(struct span rest)
 	return true;
 }
 
+/* Adds a row "step=1 loss=2 ..." to b. Adds pairs on following lines to the same row, but
+ * returns false for these lines. */
 bool parse_wordplay_line(struct build *b, struct span line)
 {
 	const char *p = scan_step_pair(b, line, &b->line.step);
@@ -373,7 +375,8 @@ static bool next_dict_item(struct span *rest, struct span *name, struct span *va
 	return true;
 }
 
-/* Returns the step that a dict states, or "step 12: " before it, as slime prints; -1: none. */
+/* Returns the step that a dict states, or "step 12: " before it, as the trainer slime
+ * prints; -1: none. */
 static int64_t find_stated_step(struct span line, struct span dict)
 {
 	static const char *const marks[] = {"step ", "rollout ", "perf ", "eval "};

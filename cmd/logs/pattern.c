@@ -20,13 +20,13 @@ int pattern_open(struct log_formats *f, const char *regex, struct err *e)
 		NULL);
 	if (!f->regex) {
 		pcre2_get_error_message(number, why, sizeof(why));
-		return err_set(e, EX_USAGE, "pattern: '%s': character %zu: %s", regex, at,
-			(char *)why);
+		return err_set(e, EX_USAGE, "--pattern '%s': character %zu: %s", regex,
+			at, (char *)why);
 	}
 	pcre2_pattern_info(f->regex, PCRE2_INFO_NAMECOUNT, &n);
 	if (!n)
 		return err_set(e, EX_USAGE,
-			"pattern: '%s' has no named group, such as (?<loss>[0-9.]+)",
+			"--pattern '%s': no named group, such as (?<loss>[0-9.]+)",
 			regex);
 	f->pattern = (struct log_format){.name = "pattern", .line = parse_pattern_line};
 	return 0;
@@ -113,6 +113,8 @@ static int count_match_step(pcre2_callout_block *block, void *build)
 		       : PCRE2_ERROR_CALLOUT;
 }
 
+/* Adds the groups of the user's regular expression to b if it matches the line. Counts
+ * lines; after a match that took too many steps, all lines are skipped. */
 bool parse_pattern_line(struct build *b, struct span line)
 {
 	const pcre2_code *code = b->opts->formats->regex;

@@ -35,6 +35,7 @@ static int rank_step_name(struct span name)
 
 /* Ranks of names for the loss: the number with the highest rank is the loss. */
 enum { NO_LOSS, VAL_LOSS, ANY_LOSS, MEAN_LOSS, TRAIN_LOSS, KNOWN_LOSS, USER_LOSS };
+/* Returns how well a name fits the training loss: a higher rank fits better. */
 static int rank_loss_name(const struct log_options *opts, struct span name)
 {
 	double scale;
@@ -166,6 +167,8 @@ static void set_row_columns(
 	}
 }
 
+/* Adds the named numbers of a line of text to b if one is a loss and there is a step or
+ * epoch. Returns true for a row. */
 bool parse_plain_line(struct build *b, struct span line)
 {
 	struct named f[MAX_NAMED];

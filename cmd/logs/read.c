@@ -209,6 +209,8 @@ static const char *metric_name(const char *path)
 	return name ? name : slash ? slash + 1 : path;
 }
 
+/* Reads a file, a directory or a stream (-) into the log r->l. A metric without a name gets its name
+ * from the path. */
 static int read_path(struct log_reading *r, const char *path, struct err *e)
 {
 	r->b.file = strcmp(path, "-") ? metric_name(path) : NULL;
@@ -269,6 +271,7 @@ static const char *list_directory(const char *path, struct strs *files)
 	return format;
 }
 
+/* Reads all files of a directory of logs as one log, of the format that its files show. */
 static int read_directory(struct log_reading *r, const char *path, struct err *e)
 {
 	scoped_strs files = {0};
@@ -279,6 +282,8 @@ static int read_directory(struct log_reading *r, const char *path, struct err *e
 	return rc;
 }
 
+/* Returns a hash of a file's size, inode and time, which changes with the file; 0:
+ * missing or empty. */
 static uint64_t file_state(const char *path)
 {
 	struct stat st;
@@ -379,6 +384,7 @@ int log_list_runs(const char *path, struct strs *names, struct err *e)
 	return rc;
 }
 
+/* Reads a file or directory into r->l. Returns -1 with *e set, and r->l freed. */
 static int parse_log(struct log_reading *r, const char *path,
 	const struct log_options *opts, struct err *e)
 {
@@ -399,6 +405,7 @@ static int parse_log(struct log_reading *r, const char *path,
 	return rc ? -1 : 0;
 }
 
+/* Reads a run of pt. Returns -1 with *e set; explains directories of W&B. */
 static int read_pt_run(struct run_log *l, const char *path, struct err *e)
 {
 	scoped_ptr char *h5 = text_printf("%s/run.h5", path);

@@ -19,7 +19,7 @@ void runs_warn(const struct table *t, const char *name)
 		warn("%s: only the first of several runs is read, %s; specify another as %s#RUN",
 			name, t->first_run, name);
 	if (t->duplicate)
-		warn("%s: several fields are for %s, and only the last one is read; specify "
+		warn("%s: several fields map to %s, but only the last one is read; specify "
 		     "one as --column %s=THEIRS",
 			name, t->duplicate, t->duplicate);
 }
@@ -77,7 +77,7 @@ static int add_run_of_line(void *to, const char *p, size_t n, struct err *e)
 		if (!strcmp(s->runs->v[i], s->run.s))
 			return 0;
 	if (s->runs->n == MAX_RUNS)
-		return err_set(e, EX_DATAERR, "more than %d runs", MAX_RUNS);
+		return err_set(e, EX_DATAERR, "the log has more than %d runs", MAX_RUNS);
 	strs_add(s->runs, s->run.s);
 	return 0;
 }

@@ -2,6 +2,7 @@
 #include "logs/logs_internal.h"
 #include "run/tfevents.h"
 
+/* Adds a scalar of an event file to a build. to: a struct build; wall: seconds since 1970. */
 static void add_scalar(
 	void *to, int64_t step, double wall, const char *tag, size_t n, double v)
 {

@@ -91,6 +91,8 @@ static int check_supported(const struct lora *l, struct err *e)
 	return 0;
 }
 
+/* Reads adapter_config.json into l->json, and alpha, rank and rslora from it. Returns -1
+ * with *e set if it is invalid or not supported. */
 static int read_config(struct lora *l, struct err *e)
 {
 	enum { MAX_CONFIG = 1 << 20 };
@@ -117,6 +119,8 @@ static int read_config(struct lora *l, struct err *e)
 	return 0;
 }
 
+/* Opens the base model, `base` or the one that adapter_config.json names, and lists its
+ * tensors in *l. Returns -1 with *e set. */
 static int open_base(struct lora *l, const char *path, const char *base,
 	const struct open_options *how, struct err *e)
 {
@@ -147,8 +151,8 @@ int lora_open(struct lora *l, const char *path, const char *base,
 	l->config = find_config(path);
 	if (!l->config)
 		return err_set(e, EX_DATAERR,
-			"%s: there is no %s next to the adapter, which has lora_alpha and r; "
-			"save_pretrained() writes it",
+			"%s: the file %s with lora_alpha and r is missing next to the "
+			"adapter; save_pretrained() writes it",
 			path, config_name);
 	return read_config(l, e) || open_base(l, path, base, how, e) ? -1 : 0;
 }

@@ -91,6 +91,7 @@ static int read_adapter_rows(
 	return torch_read(group_file(x, r->group), t, r->row, r->n, out, e);
 }
 
+/* Closes the files of adapters, and frees v->with. */
 static void close_adapter_files(struct ckpt_view *v)
 {
 	struct lora_files *x = v->with;
@@ -146,6 +147,8 @@ static int record_item(struct lora_files *x, const struct torch_item *t, int gro
 	return 0;
 }
 
+/* Assigns each tensor of a file whose name ends in `end` to its adapter. Returns -1 with
+ * *e set. */
 static int record_items(struct lora_files *x, int group, const char *end, struct err *e)
 {
 	const struct torch_file *f = group_file(x, group);
@@ -339,6 +342,8 @@ static int append_option(struct torch_file *f, const char *key,
 	return 0;
 }
 
+/* Appends AdamW's settings to v->config, and sets v->info.step, from the optimizer's
+ * file. mean: an exp_avg, next to which the step count is. */
 static int read_options(struct lora_files *x, const struct torch_item *mean,
 	struct ckpt_view *v, struct err *e)
 {

@@ -36,6 +36,7 @@ static struct known_part *find_part_slot(
 	return &table[i & (uint64_t)(capacity - 1)];
 }
 
+/* Doubles the hash table of known parts, and inserts all of them again. */
 static void grow_part_table(struct bounds *b)
 {
 	int64_t capacity = b->capacity ? 2 * b->capacity : 256;
@@ -196,6 +197,8 @@ static double share_of_ends(const struct bound *x, int rank)
 	return x->r->m->tie ? fmax(embedding, head) : (embedding + head) / 2;
 }
 
+/* Sets the activations, scratch and total of *o to lower bounds of a rank's memory, and
+ * adds its state. */
 static void bound_rank_memory(const struct bound *x, int rank, struct memory *o)
 {
 	const struct shared_part *p = x->p;

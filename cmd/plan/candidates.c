@@ -64,6 +64,7 @@ static void try_tiles_and_offloads(struct layout_walk *w)
 		}
 }
 
+/* Visits the layout with each kind of recomputation. */
 static void try_recompute(struct layout_walk *w)
 {
 	for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {

@@ -50,7 +50,6 @@ static enum axis shard_axis(const struct layout *l)
 	return l->degree[AXIS_CP] > 1 ? AXIS_CP : AXIS_FSDP;
 }
 
-/* (as in microbatches_assign()) */
 bool reduces_each_micro_batch(const struct layout *l)
 {
 	return l->zero >= 2;
@@ -228,6 +227,8 @@ struct exchange {
 	double exposed; /* seconds that computation does not hide */
 };
 
+/* Returns the seconds of tensor-parallel communication, and how many of them computation does
+ * not hide. */
 static struct exchange tp_exchange(const struct timing *t, double compute)
 {
 	int tp = t->l->degree[AXIS_TP];
@@ -238,7 +239,8 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	return x;
 }
 
-/* Returns the communication of keys, values and their gradients around the cp ring. */
+/* Returns the seconds of passing keys, values and their gradients around the cp ring, and how
+ * many of them attention does not hide. */
 static struct exchange cp_exchange(const struct timing *t, double attention)
 {
 	int cp = t->l->degree[AXIS_CP];

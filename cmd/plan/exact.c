@@ -238,6 +238,7 @@ static int axis_of_group(const char *group)
 	return -1;
 }
 
+/* Sets *o to the predicted times of a step, in seconds, from the plan of *s. */
 static void predict_times(const struct request *r, struct subject *s, struct times *o)
 {
 	struct step_time t;

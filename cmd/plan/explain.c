@@ -89,6 +89,7 @@ static void explain_layer_fits(
 	print_answer(out, fits ? "yes" : "no", line);
 }
 
+/* Appends whether the activations of one sequence fit in `limit` bytes. */
 static void answer_sequence(const struct shape *s, double limit, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
@@ -129,6 +130,7 @@ static void answer_network(
 	print_answer(out, is_slow ? "yes" : "no", line);
 }
 
+/* Appends whether each rank gets at least one sequence. */
 static void answer_batch(const struct request *r, struct str *out)
 {
 	char line[256];
@@ -152,6 +154,8 @@ static void print_tile_and_offload(const struct choice *c, struct str *out)
 			text_bytes(host, c->memory.host));
 }
 
+/* Appends the best layout with its memory and time, and how many layouts fit. limit: text
+ * with the limit. */
 static void answer_fastest(const struct request *r, const struct search *s,
 	const char *limit, struct str *out)
 {

@@ -44,6 +44,7 @@ struct times {
 	double axis[N_AXES]; /* communication along each axis, without computation */
 };
 
+/* Sets *s to the sizes of a model that estimates need: widths, and parameters of its parts. */
 void shape_init(struct shape *s, const struct model *m);
 /* Returns how many ranks of a group are on one host. stride: distance of neighbors in world
  * ranks. */
@@ -52,9 +53,11 @@ int host_ranks_of(const struct cluster *c, int ranks, int stride);
 double max_in_flight(const struct layout *l, int rank);
 /* Returns true if data-parallel ranks sum gradients, and so wait, in each micro-batch. */
 bool reduces_each_micro_batch(const struct layout *l);
+/* Sets *out to estimated bytes of the first pipeline rank, by formulas. */
 void estimate_memory(const struct shape *s, const struct layout *l,
 	const struct practice *p, struct memory *out);
-/* peak: FLOP/s of matmuls, before the cluster's efficiency. */
+/* Sets *out to the estimated seconds of a step, by formulas. peak: FLOP/s of matmuls, before the
+ * cluster's efficiency. */
 void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
 	const struct practice *p, double peak, struct times *out);
 
@@ -79,6 +82,7 @@ enum setting_kind {
 
 /* Returns true if `word` is "key=value" with the key of a setting. */
 bool is_setting(const char *word);
+/* Copies all settings of a layout to the options of pt-train. */
 void layout_to_options(const struct layout *l, struct train_opts *o);
 /* Prints " micro-batch=1 pp=1 ..."; tile and offload only if the layout or `given` has them. */
 void layout_print(
@@ -272,10 +276,13 @@ void print_straggled_step(const struct request *r, const struct choice *c,
 void report_layout(const struct layout *l, struct str *out);
 /* Prints a line with the model, the trainer and the cluster. */
 void report_header(const struct request *r, struct str *out);
+/* Appends the table of the best r->show layouts, and what its marks mean. */
 void report_table(const struct request *r, const struct search *s, struct str *out);
 void report_counts(const struct search *s, struct str *out);
 /* Prints memory by kind and communication by axis for each layout. */
 void report_details(const struct request *r, const struct search *s, struct str *out);
+/* Appends the request, the counts and the best layouts as a JSON object. Returns -1 with
+ * *e set. */
 int report_json(const struct request *r, const struct search *s, const char *given,
 	struct str *out, struct err *e);
 /* Prints the arguments of pt-train: `given`, the batch, and the settings of the layout. */

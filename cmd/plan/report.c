@@ -53,7 +53,8 @@ static void append_planned(const struct search *s, struct str *out)
 			out, "; no other layout can be faster in the middle of its band");
 	if (s->replanned)
 		str_printf(out,
-			"; planned whole, the first %s by %s%.2f %% in time and %.2f %% in memory",
+			"; planned with all layers, the first %s by %s%.2f %% in time and %.2f %% "
+			"in memory",
 			s->replanned > 1 ? "ones differ" : "one differs",
 			s->replanned > 1 ? "at most " : "", 100 * s->time_error,
 			100 * s->memory_error);
@@ -208,7 +209,6 @@ void report_details(const struct request *r, const struct search *s, struct str 
 	}
 }
 
-/* (The layout's settings come after the given ones: of equal keys, the last value wins.) */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out)
 {
@@ -227,6 +227,7 @@ static void set_int(json_t *o, const char *name, int64_t n)
 	json_object_set_new(o, name, json_integer((json_int_t)n));
 }
 
+/* Returns a new object with the settings of a layout. */
 static json_t *layout_json(const struct layout *l)
 {
 	json_t *o = json_object();
@@ -243,6 +244,7 @@ static json_t *layout_json(const struct layout *l)
 	return o;
 }
 
+/* Adds the times of a choice to object o, in seconds. */
 static void set_times(json_t *o, const struct request *r, const struct choice *c)
 {
 	const struct times *t = &c->times;
@@ -260,6 +262,7 @@ static void set_times(json_t *o, const struct request *r, const struct choice *c
 	json_object_set_new(o, "communication", alone);
 }
 
+/* Returns a new object: a layout with its times, its memory and the trainer's arguments. */
 static json_t *choice_json(
 	const struct request *r, const struct choice *c, const char *given)
 {

@@ -292,6 +292,7 @@ static void search_space(struct filter *f, const struct settings_to_try *x)
 	plan_and_sort(f);
 }
 
+/* Returns a filter with no layouts yet; it borrows r and s. */
 static struct filter make_filter(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};

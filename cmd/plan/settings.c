@@ -49,6 +49,7 @@ bool is_setting(const char *word)
 	return setting_of_word(word) < N_SETTINGS;
 }
 
+/* Returns the value of a setting in a layout. */
 static int layout_value(const struct layout *l, const struct setting *s)
 {
 	int value;
@@ -107,22 +108,22 @@ static int find_setting(const char *key, struct err *e)
 		names[i] = settings[i].key;
 	if (at < N_SETTINGS)
 		return at;
-	return err_none_of(e, "only", key, names, N_SETTINGS);
+	return err_none_of(e, "--only", key, names, N_SETTINGS);
 }
 
 /* Adds "key=value" of --only, which pt-train's option table parses. */
-static int add_only_item(struct only *o, char *item, struct err *e)
+static int add_only_item(struct only *o, char *text, struct err *e)
 {
 	struct train_opts one;
-	char name[] = "pt-train", *argv[] = {name, item, NULL};
-	char *equals = strchr(item, '=');
+	char name[] = "pt-train", *argv[] = {name, text, NULL};
+	char *equals = strchr(text, '=');
 	if (!equals)
 		return err_set(
-			e, EX_USAGE, "--only '%s': not a setting; give key=value", item);
+			e, EX_USAGE, "--only '%s': not a setting; give key=value", text);
 	if (o->n == MAX_ONLY)
 		return err_set(e, EX_USAGE, "--only: more than %d values", MAX_ONLY);
 	*equals = '\0';
-	int i = find_setting(item, e);
+	int i = find_setting(text, e);
 	*equals = '=';
 	if (i < 0 || opts_parse(&train_program, &one, 2, argv, e) < 0)
 		return -1;
@@ -151,7 +152,8 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 	return n;
 }
 
-/* (A rare setting, such as tile, is used if given. -1 and auto ask the search for a value.) */
+/* Returns true if key=value has no effect, because the search tries all values of the setting. A
+ * rare setting, such as tile, is used if given; -1 and auto ask the search for a value. */
 bool is_setting_ignored(const struct only *o, const char *word)
 {
 	int i = setting_of_word(word), value[MAX_ONLY];

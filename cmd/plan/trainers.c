@@ -146,11 +146,10 @@ bool trainer_has_times(enum trainer_kind kind)
 	return kind != BY_NANOTRON;
 }
 
-/* The bands are errors of few measurements, see pt-plan(1), or wider where there is none, as
- * time_sources() describes. `across`: tensor parallelism spans hosts, or sequences are divided. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
+	/* (from few measurements, or wider without any; across: tp spans hosts, or cp is used) */
 	static const struct {
 		struct band usual, across;
 	} bands[N_TRAINERS] = {
@@ -276,6 +275,7 @@ static void megatron_model(const struct model *m, struct str *out)
 		str_puts(out, " --untie-embeddings-and-output-weights");
 }
 
+/* Appends the options of Megatron-LM for the layout. */
 static void megatron_arguments(const struct train_opts *o, const struct model *m,
 	const struct layout *l, struct str *out)
 {

@@ -54,9 +54,11 @@ bool trainer_allows(
 	enum trainer_kind kind, const struct model *m, const struct layout *l);
 /* Returns false for nanotron: its measured times are up to 13 times the fitted times. */
 bool trainer_has_times(enum trainer_kind kind);
-/* Returns the band of a layout's time, for a trainer that has times. */
+/* Returns the factors between which a trainer's measured times were, relative to the estimates.
+ * The trainer must have times. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8);
+/* Returns the factors between which a trainer's measured memory was, relative to the estimate. */
 struct band memory_band(enum trainer_kind kind);
 /* Describes the measurements that the band of times is from; NULL: none were compared on this
  * GPU. */

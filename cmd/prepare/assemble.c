@@ -32,7 +32,8 @@ static int report_broken_lines(
 			return -1;
 	}
 	if (out->n_broken)
-		warn("%lld broken line%s skipped", (long long)out->n_broken,
+		warn("%lld broken %s%s skipped", (long long)out->n_broken,
+			inputs_have_tables(a->encoding->inputs) ? "row" : "line",
 			plural(out->n_broken));
 	return 0;
 }
@@ -47,14 +48,19 @@ static void count_fate(struct prepared *out, enum fate fate)
 	out->n_duplicate += fate == FATE_DUPLICATE;
 }
 
-/* Counts documents by fate, and the tokens of each lane and source. */
+/* Counts documents by fate, and the tokens of each lane and source. JSONL and tables are
+ * identified by their documents, so that their shards do not depend on the form of the file. */
 static int count_documents(struct writing *x, struct prepared *out, struct err *e)
 {
 	struct walk w;
 	struct document d;
+	struct hash_state *hash = hash_open();
+	int64_t n_bytes = 0;
 	int rc;
 	walk_begin(&w, x->a);
 	while ((rc = walk_next(&w, &d, e)) > 0) {
+		hash_add(hash, &d.hash, sizeof(d.hash));
+		n_bytes += d.n_bytes;
 		count_fate(out, d.fate);
 		if (d.fate != FATE_KEPT)
 			continue;
@@ -63,10 +69,31 @@ static int count_documents(struct writing *x, struct prepared *out, struct err *
 		x->documents++;
 	}
 	walk_end(&w);
+	uint64_t all = hash_close(hash);
+	if (inputs_have_records(x->a->encoding->inputs)) {
+		x->a->info.source_bytes = n_bytes;
+		x->a->info.source_xxh3 = all;
+	}
 	return rc;
 }
 
-/* Returns how many tokens a lane can have, divided by weight, before a source must be repeated. */
+static int reject_all_dropped(const struct prepared *d, struct err *e)
+{
+	const struct {
+		int64_t n;
+		const char *why;
+	} all[] = {{d->n_broken, "broken"}, PREPARED_DROPPED(d)};
+	scoped_str why = {0};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (all[i].n)
+			str_printf(&why, "%s%lld %s", why.len ? ", " : "",
+				(long long)all[i].n, all[i].why);
+	return err_set(e, EX_DATAERR, "documents read: %lld; none is left: %s",
+		(long long)(d->n_read + d->n_broken), why.s);
+}
+
+/* Returns how many tokens a split can take from the sources in proportion to their weights (sum:
+ * `weights`) before a source must be repeated. */
 static double max_unrepeated_tokens(
 	const struct writing *x, const struct share *v, double weights)
 {
@@ -151,10 +178,7 @@ static int set_split_sizes(struct writing *x, const struct prepared *out, struct
 	struct assembly *a = x->a;
 	int64_t *total = a->info.total;
 	if (!x->documents && out->n_read + out->n_broken)
-		return err_set(e, EX_DATAERR,
-			"none of the %lld documents read is left: all are broken, duplicates or "
-			"filtered out",
-			(long long)(out->n_read + out->n_broken));
+		return reject_all_dropped(out, e);
 	if (!x->documents)
 		return err_set(e, EX_DATAERR, "%s: the text is empty",
 			a->encoding->inputs->n == 1 ? a->encoding->inputs->files[0].name
@@ -341,6 +365,8 @@ static void lane_close(struct writing *x, int lane)
 	}
 }
 
+/* Writes the documents of a lane in their order, in windows with --window, and closes the
+ * lane. */
 static int write_lane(struct writing *x, int lane, struct err *e)
 {
 	struct share *v;
@@ -359,6 +385,8 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 	return 0;
 }
 
+/* Opens the writer of shards, writes all lanes and finishes the files. Sets *out. On
+ * failure the caller closes x->w. */
 static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 {
 	const int64_t *total = x->a->info.total;

@@ -37,7 +37,8 @@ struct piece_view {
 	int64_t documents, tokens, spans, messages;
 };
 
-/* Finds the piece of a batch and reads its head. */
+/* Finds the piece of a batch, and sets *v to its head and the places of its parts. Returns -1
+ * with *e set. */
 int piece_view_read(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e);
 
@@ -77,8 +78,9 @@ int64_t token_place_advance(
 /* ---- buckets.c: records in temporary files ------------------------------------------------ */
 
 struct buckets;
-struct buckets *buckets_open(
-	const struct pieces *w, int n, struct err *e); /* NULL on error */
+/* Creates n empty buckets, each a temporary file in the directory of w. Returns NULL with
+ * *e set. */
+struct buckets *buckets_open(const struct pieces *w, int n, struct err *e);
 int buckets_append(
 	struct buckets *b, int bucket, const void *p, size_t n_bytes, struct err *e);
 int buckets_fd(const struct buckets *b, int bucket);
@@ -142,12 +144,16 @@ struct writing {
 	double done; /* tokens written, for the progress bar */
 };
 
+/* Writes the encoded pieces to shards: mixes, shuffles, drops duplicates, splits. Sets
+ * *out. Returns -1 with *e set. */
 int assemble(struct assembly *a, struct prepared *out, struct err *e);
 /* Moves to the next document of a lane and sets *from to its source: the one with the smallest
  * fraction of its tokens taken. A stream that ends begins again. Returns 1, 0 if all sources are
  * complete, or -1. The caller takes at most n_wanted - n_taken tokens. */
 int lane_next(struct writing *x, int lane, struct share **from, struct err *e);
 void lane_rewind(struct writing *x, int lane);
+/* Opens the stream of each source for a lane. Returns -1 with *e set; the caller closes
+ * them in any case. */
 int lane_open(struct writing *x, int lane, struct err *e);
 struct token_spans {
 	const struct token_span *v;

@@ -18,6 +18,7 @@ struct batch_thread {
 	pthread_t thread;
 };
 
+/* Updates the progress bar with the bytes read and their rate. */
 static void show_progress(const struct batch_queue *q)
 {
 	char done[NUM_TEXT], rate[NUM_TEXT], note[3 * NUM_TEXT];

@@ -37,6 +37,7 @@ struct block_writer {
 	int n_threads, n_started; /* only n_threads includes the caller's thread */
 };
 
+/* Reads the parts of a block that are still in work files, and marks them as read. */
 static int read_into_block(const struct out_block *b, struct err *e)
 {
 	for (int64_t i = 0; i < b->n_reads; i++) {
@@ -66,6 +67,7 @@ static void hash_in_order(struct block_writer *w, const struct out_block *b, boo
 	pthread_mutex_unlock(&w->lock);
 }
 
+/* Writes a block to its place in the output file, and starts writing it to the disk. */
 static int write_block(const struct out_block *b, struct err *e)
 {
 	const struct h5_blocks *in = b->to->blocks;
@@ -106,6 +108,8 @@ static void write_next_block(struct block_writer *w)
 	pthread_cond_broadcast(&w->changed);
 }
 
+/* Writes queued blocks until the writer stops: the main function of a thread. arg: a
+ * struct block_writer. */
 static void *run_thread(void *arg)
 {
 	struct block_writer *w = arg;

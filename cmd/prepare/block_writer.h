@@ -40,4 +40,5 @@ void out_block_add(struct out_block *b, const struct extent *from, int64_t n_byt
 void out_block_end(struct block_writer *w, struct out_block *b);
 /* Blocks until all blocks are written. */
 int block_writer_wait(struct block_writer *w, struct err *e);
-void block_writer_close(struct block_writer *w); /* discards unwritten blocks */
+/* Discards blocks that are not written yet, ends the threads, and frees w (may be NULL). */
+void block_writer_close(struct block_writer *w);

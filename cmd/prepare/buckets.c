@@ -34,6 +34,7 @@ struct buckets *buckets_open(const struct pieces *w, int n, struct err *e)
 	return b;
 }
 
+/* Writes the buffer of a bucket to the end of its file, and empties it. */
 static int flush_bucket(struct bucket *file, struct err *e)
 {
 	if (pwrite_all(file->fd, file->buffer.s, file->buffer.len, file->n_bytes))

@@ -34,6 +34,7 @@ struct worker {
 	} next;
 };
 
+/* Appends an empty document to the piece. Returns it, to be moved by the next call. */
 static struct piece_document *append_piece_document(struct piece *p)
 {
 	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
@@ -42,6 +43,7 @@ static struct piece_document *append_piece_document(struct piece *p)
 	return d;
 }
 
+/* Appends n ids to the piece in its token width, and counts them. */
 static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
 	char bytes[2048];
@@ -54,6 +56,7 @@ static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 	}
 }
 
+/* Appends the open span of tokens that count to the piece, if it has any, and closes it. */
 static void end_span(struct worker *w)
 {
 	struct token_span *s = &w->next.last;
@@ -204,6 +207,7 @@ static int64_t encode_marked(struct worker *w, struct err *e)
 	return all;
 }
 
+/* Appends the token ids of a record to the worker's piece, and marks those that count. */
 static void append_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
@@ -228,6 +232,8 @@ static int64_t encode_document(struct worker *w, const struct document_part *par
 	return n;
 }
 
+/* Appends the end-of-text token to the worker's piece, if the tokenizer has one. It
+ * counts if the token before it does. */
 static void append_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
@@ -247,6 +253,7 @@ static int64_t learn_from_text(
 	struct tokenizer *t = s->x->learn;
 	pthread_mutex_lock(&s->lock);
 	int64_t used = t->kind->learn(t, text, n, last, e);
+	s->x->learned.n++;
 	pthread_mutex_unlock(&s->lock);
 	if (used >= 0 && used < n) {
 		err_set(e, EX_DATAERR, "the text ends within a character");
@@ -260,19 +267,22 @@ static const char *file_name(const struct worker *w, const struct document_part 
 	return w->s->x->inputs->files[part->file].name;
 }
 
-static bool is_jsonl(const struct worker *w, const struct document_part *part)
+/* Returns true for a file that has many documents, so that one that cannot be read is skipped. */
+static bool has_records(const struct input_file *f)
 {
-	return w->s->x->inputs->files[part->file].is_jsonl;
+	return f->is_jsonl || f->is_table;
 }
 
 /* Prefixes an error with the file and the position of byte `bad` of a part. Returns -1. */
 static int prefix_position(const struct worker *w, const struct document_part *part,
 	int64_t bad, struct err *e)
 {
-	if (is_jsonl(w, part))
+	const struct input_file *f = &w->s->x->inputs->files[part->file];
+	if (has_records(f))
 		return err_prefix(e,
-			"%s:%lld: byte %lld of the text: ", file_name(w, part),
-			(long long)part->position, (long long)bad);
+			f->is_table ? "%s: row %lld: byte %lld of the text: "
+				    : "%s:%lld: byte %lld of the text: ",
+			f->name, (long long)part->position, (long long)bad);
 	return err_prefix(e, "%s: byte %lld: ", file_name(w, part),
 		(long long)(part->position + bad));
 }
@@ -285,7 +295,8 @@ static int filter_part(struct worker *w, const struct document_part *part,
 					 : FATE_PART;
 }
 
-/* Returns true if a text has too many combining marks on one character to be normalized. */
+/* Returns true, with *why set, if a text has too many combining marks on one character to be
+ * normalized. */
 static bool has_too_many_marks(
 	struct worker *w, const char *text, int64_t n, struct err *why)
 {
@@ -295,6 +306,8 @@ static bool has_too_many_marks(
 	       tokenizer_find_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
+/* Filters and encodes a document or a part of one, and appends it to the worker's piece;
+ * if the pass learns a vocabulary, only counts its words. */
 static int process_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
@@ -309,7 +322,7 @@ static int process_document(struct worker *w, const struct document_part *part,
 	int fate = filter_part(w, part, text, n, e);
 	if (fate < 0)
 		return prefix_position(w, part, 0, e);
-	if (f->is_jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
+	if (has_records(f) && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
 		return count_broken_line(x->p, f, part, &w->document, &why, e) < 0 ? -1
 										   : 0;
 	struct piece_document *d = append_piece_document(&w->piece);
@@ -366,6 +379,7 @@ static struct hash128 batch_key(const struct batch *b, uint64_t options)
 	return hash128_bytes(all, sizeof(all), 0);
 }
 
+/* Stores the sort key of batch `number`, and grows the list of keys. Thread-safe. */
 static void store_key(struct encode_state *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
@@ -379,6 +393,7 @@ static void store_key(struct encode_state *s, int64_t number, struct hash128 key
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* Reads the text of a part of a batch and processes it; skips it if blank or broken. */
 static int process_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
@@ -420,7 +435,12 @@ static int process_batch(void *worker, const struct batch *b, struct err *e)
 		if (process_part(w, b, &b->parts[i], e))
 			return -1;
 	p->head.n_lines_broken = w->document.n_broken;
-	return x->learn ? 0 : pieces_add(x->pieces, p, e);
+	if (!x->learn)
+		return pieces_add(x->pieces, p, e);
+	pthread_mutex_lock(&w->s->lock);
+	pass_add(&x->learned, b->number, 0, w->document.n_broken, &p->messages);
+	pthread_mutex_unlock(&w->s->lock);
+	return 0;
 }
 
 static void worker_release(struct worker *w)

@@ -11,6 +11,7 @@ struct filter {
 	const char **text;
 };
 
+/* Compiles a regular expression, and adds it to f, which has space for it and borrows text. */
 static int compile_expression(struct filter *f, const char *text, struct err *e)
 {
 	int number;
@@ -20,8 +21,10 @@ static int compile_expression(struct filter *f, const char *text, struct err *e)
 	if (!code) {
 		PCRE2_UCHAR why[128];
 		pcre2_get_error_message(number, why, sizeof(why));
-		return err_set(e, EX_USAGE, "regular expression '%.200s': at %zu: %s",
-			text, (size_t)at, (const char *)why);
+		return err_set(e, EX_USAGE,
+			"%s '%.200s': byte %zu of the regular expression: %s",
+			f->n < f->n_keep ? "--keep" : "--drop", text, (size_t)at,
+			(const char *)why);
 	}
 	pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* optional: only makes it faster */
 	f->text[f->n] = text;
@@ -96,8 +99,9 @@ int filter_fate(const struct filter *f, const char *text, int64_t n, struct err 
 			PCRE2_UCHAR why[128];
 			pcre2_get_error_message(rc, why, sizeof(why));
 			pcre2_match_data_free(data);
-			return err_set(e, EX_DATAERR, "regular expression '%.200s': %s",
-				f->text[i], (const char *)why);
+			return err_set(e, EX_DATAERR, "%s '%.200s': %s",
+				keep ? "--keep" : "--drop", f->text[i],
+				(const char *)why);
 		}
 		if (keep && rc < 0)
 			fate = FATE_NOT_KEEP;

@@ -85,6 +85,7 @@ static int add_directory(struct inputs *in, const struct prepare *p, const char 
 	return rc;
 }
 
+/* Adds a file, all files of a directory, or standard input ("-"). Fails if there is none. */
 static int add_path(
 	struct inputs *in, const struct prepare *p, const char *path, struct err *e)
 {
@@ -106,6 +107,7 @@ static int add_path(
 	return 0;
 }
 
+/* Adds an operand: a path, or a pattern that pt-prepare expands as a shell does. */
 static int add_operand(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
 {
@@ -115,8 +117,9 @@ static int add_operand(
 	int rc = glob(text, 0, NULL, &found);
 	if (rc)
 		rc = err_set(e, EX_IOERR,
-			rc == GLOB_NOMATCH ? "%s: no file matches the pattern"
-					   : "%s: a directory cannot be read",
+			rc == GLOB_NOMATCH
+				? "%s: no file matches the pattern"
+				: "%s: cannot read a directory of this pattern",
 			text);
 	for (size_t i = 0; i < found.gl_pathc && !rc; i++)
 		rc = add_path(in, p, found.gl_pathv[i], e);
@@ -151,7 +154,7 @@ static int add_weighted_source(
 	if (!colon || equals == text || end != colon || !colon[1] ||
 		!is_valid_weight(weight))
 		return err_set(e, EX_USAGE,
-			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
+			"--source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
 			"1e9",
 			text);
 	size_t n = (size_t)(equals - text);
@@ -160,12 +163,12 @@ static int add_weighted_source(
 		if (strlen(s->name) != n || strncmp(s->name, text, n))
 			continue;
 		if (s->weight != weight)
-			return err_set(
-				e, EX_USAGE, "source '%s': has two weights", s->name);
+			return err_set(e, EX_USAGE,
+				"--source '%s': the source has two weights", s->name);
 		if (i != in->n_sources - 1)
 			return err_set(e, EX_USAGE,
-				"source '%s': its paths are not adjacent; give them one after "
-				"the other",
+				"--source '%s': the paths of the source are not "
+				"adjacent; give them one after the other",
 				s->name);
 		return add_operand(in, p, colon + 1, e);
 	}
@@ -173,6 +176,7 @@ static int add_weighted_source(
 	return add_operand(in, p, colon + 1, e);
 }
 
+/* Adds all --source options, or else the operands; standard input if there are none. */
 static int add_inputs(struct inputs *in, const struct prepare *p,
 	const struct strs *operands, struct err *e)
 {
@@ -210,6 +214,22 @@ int inputs_open(struct inputs *in, const struct prepare *p, const struct strs *o
 			in->n_bytes += max64(0, f->end - f->begin);
 	}
 	return 0;
+}
+
+bool inputs_have_tables(const struct inputs *in)
+{
+	bool has = false;
+	for (int64_t i = 0; i < in->n; i++)
+		has = has || in->files[i].is_table;
+	return has;
+}
+
+bool inputs_have_records(const struct inputs *in)
+{
+	bool has = inputs_have_tables(in);
+	for (int64_t i = 0; i < in->n; i++)
+		has = has || in->files[i].is_jsonl;
+	return has;
 }
 
 void inputs_close(struct inputs *in)

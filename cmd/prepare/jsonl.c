@@ -89,6 +89,7 @@ static int hex_digit(char c)
 				      : -1;
 }
 
+/* Reads four hexadecimal digits of an escape into *code. Returns false if they are invalid. */
 static bool scan_hex(struct scan *s, uint32_t *code)
 {
 	*code = 0;
@@ -280,6 +281,7 @@ static bool scan_turn(struct scan *s, struct line_fields *f)
 	return true;
 }
 
+/* Reads a list of chat turns. Returns false if it is not such a list. */
 static bool scan_turns(struct scan *s, struct line_fields *f)
 {
 	if (!accept_char(s, '['))
@@ -290,6 +292,7 @@ static bool scan_turns(struct scan *s, struct line_fields *f)
 	return false;
 }
 
+/* Reads the value of field i: the text itself, or the text of its chat turn. */
 static bool scan_field(struct scan *s, struct line_fields *f, int i)
 {
 	struct chat_turns *t = f->turns;
@@ -373,7 +376,7 @@ static int read_line(const struct prepare *p, const struct document_part *part,
 	static const char mark[] = "\xef\xbb\xbf"; /* byte order mark */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
 	str_clear(out);
-	if (part->too_long)
+	if (part->state == ROW_TOO_LONG)
 		return err_set(
 			e, EX_DATAERR, "the line is longer than 32 MiB, the maximum");
 	if (part->position == 1 && n >= n_mark && !memcmp(line, mark, (size_t)n_mark))
@@ -389,6 +392,43 @@ static int read_line(const struct prepare *p, const struct document_part *part,
 	return 0;
 }
 
+static bool is_utf8(const char *text, int64_t n)
+{
+	const uint64_t high = UINT64_C(0x8080808080808080);
+	uint32_t code;
+	uint64_t x;
+	for (int64_t i = 0, len; i < n; i += len) {
+		for (; n - i >= (int64_t)sizeof(x); i += (int64_t)sizeof(x)) {
+			memcpy(&x, text + i, sizeof(x));
+			if (x & high)
+				break;
+		}
+		len = i == n || (uint8_t)text[i] < 0x80
+			      ? 1
+			      : utf8_decode(text + i, n - i, &code);
+		if (len <= 0)
+			return false;
+	}
+	return true;
+}
+
+/* Checks a row of a table, or reads it into d->marked. */
+static int read_row(const struct prepare *p, const struct document_part *part,
+	const char *row, struct document_text *d, struct err *e)
+{
+	const char *field = p->field ? p->field : "text";
+	if (part->state == ROW_TOO_LONG)
+		return err_set(
+			e, EX_DATAERR, "the row is longer than 32 MiB, the maximum");
+	if (d->records)
+		return record_read_row(d->records, row, part->n_bytes, &d->marked, e);
+	if (part->state == ROW_NULL)
+		return err_set(e, EX_DATAERR, "column '%.40s' is null", field);
+	return is_utf8(row, part->n_bytes)
+		       ? 0
+		       : err_set(e, EX_DATAERR, "column '%.40s' is not UTF-8", field);
+}
+
 int batch_read_part(const struct prepare *p, const struct input_file *f,
 	const struct batch *b, const struct document_part *part,
 	struct document_text *out, struct err *e)
@@ -396,13 +436,16 @@ int batch_read_part(const struct prepare *p, const struct input_file *f,
 	struct err why = {0};
 	out->text = b->text.s + part->at;
 	out->n = part->n_bytes;
-	if (!f->is_jsonl)
+	if (!f->is_jsonl && !f->is_table)
 		return 0;
-	int rc = read_line(p, part, out->text, out, &why);
+	int rc = f->is_table ? read_row(p, part, out->text, out, &why)
+			     : read_line(p, part, out->text, out, &why);
 	const struct marked *m = &out->marked;
-	const struct str *text = out->records ? &m->text : &out->line;
-	out->text = text->s ? text->s : "";
-	out->n = (int64_t)text->len;
+	if (out->records || f->is_jsonl) {
+		const struct str *text = out->records ? &m->text : &out->line;
+		out->text = text->s ? text->s : "";
+		out->n = (int64_t)text->len;
+	}
 	if (out->records && m->n_ids) { /* the bytes that are hashed */
 		out->text = (const char *)m->ids;
 		out->n = m->n_ids * (int64_t)sizeof(*m->ids);
@@ -414,7 +457,8 @@ int count_broken_line(const struct prepare *p, const struct input_file *f,
 	const struct document_part *part, struct document_text *out, struct err *why,
 	struct err *e)
 {
-	err_prefix(why, "%s:%lld: ", f->name, (long long)part->position);
+	err_prefix(why, f->is_table ? "%s: row %lld: " : "%s:%lld: ", f->name,
+		(long long)part->position);
 	if (p->strict) {
 		*e = *why;
 		return -1;
@@ -422,6 +466,31 @@ int count_broken_line(const struct prepare *p, const struct input_file *f,
 	if (out->n_broken++ < MAX_MESSAGES && out->messages)
 		str_printf(out->messages, "%s\n", why->msg);
 	return 1;
+}
+
+void pass_add(struct pass_documents *p, int64_t batch, int64_t n, int64_t n_broken,
+	const struct str *messages)
+{
+	p->n += n;
+	if (n_broken && (!p->n_broken || batch < p->batch)) {
+		p->batch = batch;
+		str_clear(&p->messages);
+		str_add(&p->messages, messages->s, messages->len);
+	}
+	p->n_broken += n_broken;
+}
+
+int pass_end(struct pass_documents *p, struct err *e)
+{
+	int rc = 0;
+	if (!p->n && p->n_broken)
+		rc = err_set(e, EX_DATAERR,
+			"documents: none; broken lines: %lld, first %.*s",
+			(long long)p->n_broken, (int)strcspn(p->messages.s, "\n"),
+			p->messages.s);
+	str_free(&p->messages);
+	*p = (struct pass_documents){0};
+	return rc;
 }
 
 void document_text_release(struct document_text *d)

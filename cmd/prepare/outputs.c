@@ -46,6 +46,7 @@ static void add_outputs(struct outputs *o, const char *out, size_t n, const char
 	globfree(&found);
 }
 
+/* Lists in *o every file that the options may write, with shell patterns for numbered files. */
 static void find_outputs(struct outputs *o, const struct token_convert *c)
 {
 	static const char *const suffixes[] = {".bin", ".idx", ".mask"};
@@ -86,6 +87,7 @@ static int reject_if_output(
 	return 0;
 }
 
+/* Fails if a text input is also an output. Succeeds if the inputs cannot be opened. */
 static int reject_text_inputs(const struct outputs *o, const struct prepare *p,
 	const struct strs *operands, struct err *e)
 {
@@ -100,6 +102,7 @@ static int reject_text_inputs(const struct outputs *o, const struct prepare *p,
 	return rc;
 }
 
+/* Fails if a token file that is read is also an output. */
 static int reject_token_inputs(const struct outputs *o, const struct token_convert *c,
 	const struct strs *files, struct err *e)
 {

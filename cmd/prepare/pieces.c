@@ -163,6 +163,7 @@ static int64_t scan_pieces(struct pieces *w, int fd)
 	return errno ? -1 : at;
 }
 
+/* Adds a work file, which w closes. Returns its index. */
 static int64_t add_file(struct pieces *w, int fd, const char *path)
 {
 	w->files = xgrow(w->files, w->n_files, sizeof(*w->files));
@@ -193,6 +194,7 @@ static int open_rank_file(struct pieces *w, int rank, bool is_own, struct err *e
 	return rc;
 }
 
+/* Locks this rank's files in the --work directory until the program ends. */
 static int lock_work_files(struct pieces *w, int rank, struct err *e)
 {
 	scoped_ptr char *path = text_printf("%s/lock-%d", w->work, rank);
@@ -204,6 +206,7 @@ static int lock_work_files(struct pieces *w, int rank, struct err *e)
 	return rc ? -1 : 0;
 }
 
+/* Opens the work files of all ranks, and locks this rank's; rank -1 only reads. */
 static int open_work_files(struct pieces *w, int rank, struct err *e)
 {
 	if (file_make_directory(w->work, e) || (rank >= 0 && lock_work_files(w, rank, e)))
@@ -278,6 +281,7 @@ static struct work_file *file_to_append(struct pieces *w, struct err *e)
 	return &w->files[w->own_file];
 }
 
+/* Appends n bytes to a work file. Returns -1 with errno set. */
 static int append_bytes(struct work_file *f, const void *p, size_t n)
 {
 	if (pwrite_all(f->fd, p, n, f->end))

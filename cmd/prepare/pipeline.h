@@ -10,8 +10,9 @@
 #include "base/progress.h"
 #include "base/file.h"
 #include "prepare/record.h"
+#include "table/table.h"
 
-/* ---- input.c: bytes of a file, decompressed ---------------------------------------- */
+/* ---- input.c: bytes of a file, decompressed; or the rows of a table ------------------ */
 
 /* A file that is read from beginning to end, once or more. gzip and zstd are decompressed. */
 struct input_file {
@@ -19,6 +20,7 @@ struct input_file {
 	const char *name;
 	int32_t source; /* index in inputs.sources */
 	bool is_jsonl;
+	bool is_table;		/* Parquet or Arrow, known when it has been opened */
 	bool has_given_format;	/* by --format, so that it may begin as a shard does */
 	bool accepts_any_bytes; /* every byte is a token, so that any content is valid */
 	bool is_stream;		/* can be read only once: a pipe */
@@ -28,7 +30,9 @@ struct input_file {
 
 struct input;
 /* Opens a file at its beginning, even if it was read before. Returns NULL on error. */
-struct input *input_open(struct input_file *f, bool decompress, struct err *e);
+struct input *input_open(struct input_file *f, const struct prepare *p, struct err *e);
+/* Returns the table whose rows replace the bytes; NULL: not a table. */
+struct table *input_table(struct input *in);
 /* Reads up to n bytes. Returns their number, 0 at the end, or -1 on an error. */
 int64_t input_read(struct input *in, char *to, int64_t n, struct err *e);
 /* Returns the number of bytes read from the file, before decompression. */
@@ -58,18 +62,22 @@ struct inputs {
 int inputs_open(struct inputs *in, const struct prepare *p, const struct strs *operands,
 	struct err *e);
 void inputs_close(struct inputs *in);
+bool inputs_have_tables(const struct inputs *in);
+/* Returns true if a file has a document per line or row. */
+bool inputs_have_records(const struct inputs *in);
 
 /* ---- reader.c: batches of documents ------------------------------------------------ */
 
-/* A document, or a part of one that is too large for a batch. In JSONL it is a line. */
+/* A document, or a part of one that is too large for a batch. In JSONL it is a line, in a table a
+ * row: its text, or the cells of table.h. */
 struct document_part {
 	int64_t at, n_bytes; /* offset in the text of the batch; size */
 	int64_t n_more; /* bytes of the next part that follow, to find where words end */
-	int64_t position; /* byte offset in its file; for JSONL: the line number, from 1 */
+	int64_t position; /* byte offset in its file; for JSONL and tables: the number from 1 */
 	int32_t file;
 	bool first, last; /* first and last part of its document */
-	bool too_long;	  /* a line of JSONL over the limit, which was not read */
-	bool unused;	  /* padding, 0: parts are hashed as bytes */
+	bool is_row; /* a row of a table (parts are hashed as bytes, without padding) */
+	uint8_t state; /* enum row_state; ROW_TOO_LONG also for a line of JSONL over the limit */
 };
 
 struct batch {
@@ -91,8 +99,9 @@ struct reader *reader_open(const struct prepare *p, struct inputs *in,
 int reader_next(struct reader *r, struct batch *b, struct err *e);
 /* Returns the number of bytes read from the files, before decompression. */
 int64_t reader_bytes_read(const struct reader *r);
-int64_t reader_text_bytes(const struct reader *r); /* decompressed bytes read */
-uint64_t reader_close(struct reader *r);	   /* returns the hash of the text */
+/* Returns the decompressed bytes read so far. */
+int64_t reader_text_bytes(const struct reader *r);
+uint64_t reader_close(struct reader *r); /* returns the hash of the text */
 
 /* ---- filter.c: which documents are kept --------------------------------------------- */
 
@@ -149,6 +158,18 @@ int count_broken_line(const struct prepare *p, const struct input_file *f,
 	const struct document_part *part, struct document_text *out, struct err *why,
 	struct err *e);
 void document_text_release(struct document_text *d);
+
+/* Documents of a pass that makes no pieces. */
+struct pass_documents {
+	int64_t n, n_broken;
+	int64_t batch;	     /* the first one with a broken line */
+	struct str messages; /* of this batch */
+};
+/* Adds the documents of a batch, and its first messages. */
+void pass_add(struct pass_documents *p, int64_t batch, int64_t n, int64_t n_broken,
+	const struct str *messages);
+/* Sets an error, and returns -1, if no document was read but broken lines. Releases *p. */
+int pass_end(struct pass_documents *p, struct err *e);
 
 /* ---- batches.c: all batches, by several threads --------------------------------------- */
 
@@ -240,8 +261,9 @@ struct encoding {
 	struct pieces *pieces;
 	struct comm *comm;
 	struct tokenizer *learn; /* learns its vocabulary from the text; NULL: none */
-	const char *title;	 /* title of the progress bar */
-	bool has_read_text;	 /* this rank has read the text before */
+	struct pass_documents learned;
+	const char *title;  /* title of the progress bar */
+	bool has_read_text; /* this rank has read the text before */
 
 	/* Results. */
 	struct hash128 *keys; /* [n_batches], on rank 0 */

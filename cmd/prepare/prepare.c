@@ -21,7 +21,7 @@ static int check_output_name(const struct prepare *p, struct err *e)
 	struct stat st;
 	size_t n = strlen(p->out);
 	if (!n)
-		return err_set(e, EX_USAGE, "out: the name is empty");
+		return err_set(e, EX_USAGE, "--out: the name is empty");
 	if (!strcmp(p->out, "-"))
 		return 0;
 	bool exists = stat(p->out, &st) == 0;
@@ -34,6 +34,7 @@ static int check_output_name(const struct prepare *p, struct err *e)
 	return 0;
 }
 
+/* Rejects what several ranks cannot do: work without --work, or read a stream. */
 static int check_ranks(const struct job *j, struct err *e)
 {
 	if (j->comm->size == 1)
@@ -65,6 +66,7 @@ static int open_tokenizer(struct job *j, struct err *e)
 	return j->records ? 0 : -1;
 }
 
+/* Checks the output's name, and opens tokenizer, inputs and filters in *j. */
 static int open_inputs(struct job *j, const struct strs *operands, struct err *e)
 {
 	if (check_output_name(j->p, e) || open_tokenizer(j, e) ||
@@ -88,13 +90,15 @@ static int read_all_text(struct job *j, const char *title, struct err *e)
 	return comm_agree(x->comm, e);
 }
 
-/* Learns the vocabulary from the text on rank 0; other ranks do nothing. */
+/* Learns the vocabulary from the text on rank 0 into *j; other ranks do nothing. */
 static int learn_text(struct job *j, struct err *e)
 {
 	struct comm *all = j->encoding.comm, self = {.size = 1};
 	j->encoding.learn = &j->t;
 	j->encoding.comm = &self;
 	int rc = all->rank ? 0 : read_all_text(j, "pt-prepare: vocabulary", e);
+	if (pass_end(&j->encoding.learned, rc ? &(struct err){0} : e))
+		rc = -1;
 	if (!rc && !all->rank && !j->encoding.text_bytes)
 		rc = err_set(e, EX_DATAERR, "%s: the text is empty",
 			j->inputs.n == 1 ? j->inputs.files[0].name : "all files");
@@ -166,6 +170,8 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 	return 0;
 }
 
+/* Opens the inputs, learns a vocabulary, encodes all text; then rank 0 writes the shards.
+ * Returns -1 with the same *e on all ranks. Collective. */
 static int run_job(
 	struct job *j, const struct strs *operands, struct prepared *out, struct err *e)
 {

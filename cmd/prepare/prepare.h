@@ -89,6 +89,15 @@ struct prepared {
 	int64_t longest; /* tokens of the longest document that does not fit into a window */
 };
 
+/* Why documents are not written: numbers and reasons. */
+#define PREPARED_DROPPED(d)                                     \
+	{(d)->n_short, "too short"}, {(d)->n_long, "too long"}, \
+		{(d)->n_not_kept, "without a match of --keep"}, \
+		{(d)->n_dropped, "with a match of --drop"},     \
+	{                                                       \
+		(d)->n_duplicate, "duplicates"                  \
+	}
+
 /* Converts the inputs to shards. Collective over p->comm; *out is set on rank 0. */
 int prepare_run(const struct prepare *p, const struct strs *inputs, struct prepared *out,
 	struct err *e);

@@ -200,6 +200,8 @@ static void warn_if_jsonl(struct reader *r)
 	r->inputs->has_warned = true;
 }
 
+/* Adds the next part of a plain text to a batch. Warns once if the text looks like JSONL.
+ * Returns 0 at the end, -1 with *e set. */
 static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
@@ -210,7 +212,8 @@ static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 	return r->to == r->from ? 0 : add_next_part(r, b, n_separator, e);
 }
 
-/* Returns the length of the next line with its '\n'; 0: more than MAX_LINE; -1 on an error. */
+/* Returns the length of the next line with its '\n', and records how far it has searched; 0: the
+ * line has more than MAX_LINE; -1 on an error. */
 static int64_t find_line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {
@@ -257,8 +260,34 @@ static int add_next_line(struct reader *r, struct batch *b, struct err *e)
 		return -1;
 	struct document_part *part = add_part(r, b, n, 0);
 	part->position = r->line++;
-	part->too_long = !n;
+	part->state = n ? ROW_GOOD : ROW_TOO_LONG;
 	return n || !skip_line(r, e) ? 1 : -1;
+}
+
+/* Adds the next row of a table: 1, 0 at the end of the file, or -1. */
+static int add_next_row(struct reader *r, struct batch *b, struct err *e)
+{
+	size_t before = b->text.len;
+	enum row_state state;
+	int rc = table_next(input_table(r->in), &b->text, &state, e);
+	if (rc <= 0)
+		return rc;
+	if (r->p->separator && r->p->record == RECORD_TEXT && state == ROW_GOOD)
+		str_puts(&b->text, r->p->separator);
+	size_t n = b->text.len - before;
+	b->parts = xgrow(b->parts, b->n_parts, sizeof(*b->parts));
+	b->parts[b->n_parts++] = (struct document_part){.at = (int64_t)before,
+		.n_bytes = (int64_t)n,
+		.position = r->line++,
+		.file = (int32_t)r->file,
+		.first = true,
+		.last = true,
+		.is_row = true,
+		.state = (uint8_t)state};
+	hash_add(r->hash, &n, sizeof(n));
+	hash_add(r->hash, b->text.s + before, n);
+	r->text_bytes += (int64_t)n;
+	return 1;
 }
 
 /* Opens the current file. Copies a stream first if a second pass will read it. */
@@ -268,7 +297,7 @@ static int open_file(struct reader *r, struct err *e)
 	bool is_first_pass = !r->t; /* (the second pass encodes with the vocabulary) */
 	if (f->is_stream && is_first_pass && input_copy_stream(f, e))
 		return -1;
-	r->in = input_open(f, !r->p->as_is, e);
+	r->in = input_open(f, r->p, e);
 	if (!r->in)
 		return -1;
 	r->from = r->to = r->at = 0;
@@ -290,7 +319,9 @@ int reader_next(struct reader *r, struct batch *b, struct err *e)
 		b->source = f->source;
 		if (!r->in && open_file(r, e))
 			return -1;
-		int rc = f->is_jsonl ? add_next_line(r, b, e) : add_text_part(r, b, e);
+		int rc = f->is_table   ? add_next_row(r, b, e)
+			 : f->is_jsonl ? add_next_line(r, b, e)
+				       : add_text_part(r, b, e);
 		if (rc < 0)
 			return -1;
 		if (rc)

@@ -1,5 +1,6 @@
 /* Lines of JSONL that mark which tokens count. */
 #include "prepare/record.h"
+#include "table/table.h"
 
 #include "base/json.h"
 
@@ -25,13 +26,22 @@ static const char *const default_fields[] = {
 	[RECORD_MASK] = "input_ids,mask",
 };
 
+/* Returns the names of --field, or the default names. */
+static const char *field_names(const struct prepare *p)
+{
+	return p->field ? p->field : default_fields[p->record];
+}
+
+/* Sets r->field[] to the names of one or two fields (--field or the default), allocated. */
 static int read_fields(struct records *r, struct err *e)
 {
-	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
+	const char *fields = field_names(r->p);
 	const char *comma = strchr(fields, ',');
 	bool has_two_fields = r->p->record != RECORD_MESSAGES;
-	if (!has_two_fields != !comma || (comma && strchr(comma + 1, ',')))
-		return err_set(e, EX_USAGE, "field '%.80s': expected %s", fields,
+	bool may_have_one = r->p->record == RECORD_IDS && !comma;
+	if ((!has_two_fields != !comma && !may_have_one) ||
+		(comma && strchr(comma + 1, ',')))
+		return err_set(e, EX_USAGE, "--field '%.80s': expected %s", fields,
 			has_two_fields ? "two names, as in prompt,completion"
 				       : "one name");
 	r->field[0] = comma ? xcalloc((size_t)(comma - fields) + 1, 1) : xstrdup(fields);
@@ -42,6 +52,7 @@ static int read_fields(struct records *r, struct err *e)
 	return 0;
 }
 
+/* Rejects options that do not fit the kind of records. t: NULL if unknown. */
 static int check_options(
 	const struct records *r, const struct tokenizer *t, struct err *e)
 {
@@ -49,24 +60,24 @@ static int check_options(
 	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
 		return err_set(e, EX_USAGE,
-			"--format text: has no records; omit --record and --chat-template");
+			"--format text has no records; omit --record and --chat-template");
 	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
 			"records of tokens have no text to learn a vocabulary from; give "
 			"--vocab, or a --tokenizer with --vocab-files");
 	if (ids && (p->keep.n || p->drop.n))
 		return err_set(e, EX_USAGE,
-			"--keep, --drop: for text only, not for records of tokens");
+			"--keep and --drop filter text, but the records are tokens");
 	if (p->record == RECORD_MESSAGES && !p->chat_template)
 		return err_set(e, EX_USAGE, "conversations need --chat-template");
 	if (p->chat_template && p->record != RECORD_MESSAGES &&
 		p->record != RECORD_PROMPT)
 		return err_set(e, EX_USAGE,
-			"--chat-template: for --record messages and prompt only");
+			"--chat-template applies only to --record messages and prompt");
 	if (p->chat_template && p->tokenizer.special)
 		return err_set(e, EX_USAGE,
-			"--allow-special: a user's text could become a marker of the "
-			"template");
+			"--allow-special and --chat-template are mutually exclusive: "
+			"a user's text could become a marker of the template");
 	return 0;
 }
 
@@ -82,8 +93,8 @@ struct records *records_new(
 		rc = !r->chat;
 		if (!rc && t && !(p->comm && p->comm->rank) &&
 			!chat_template_is_safe(r->chat))
-			warn("%s: no marker of the user's turns is a special token of this "
-			     "vocabulary: a user's text could look like one",
+			warn("--chat-template %s: no marker of user turns is a special token "
+			     "of this vocabulary, so a user's text could look like a marker",
 				p->chat_template);
 	}
 	if (rc) {
@@ -94,6 +105,27 @@ struct records *records_new(
 		r->field[1] ? r->field[1] : "",
 		r->chat ? chat_template_source(r->chat) : "");
 	return r;
+}
+
+void record_columns(const struct prepare *p, struct strs *out)
+{
+	const char *fields = field_names(p), *comma = strchr(fields, ',');
+	bool is_messages = p->record == RECORD_MESSAGES;
+	if (is_messages && !p->field) {
+		strs_add(out, "/messages");
+		strs_add(out, "/conversations");
+	} else if (comma && p->record != RECORD_TEXT) {
+		scoped_ptr char *first =
+			text_printf("+%.*s", (int)(comma - fields), fields);
+		scoped_ptr char *second = text_printf("+%s", comma + 1);
+		strs_add(out, first);
+		strs_add(out, second);
+	} else {
+		scoped_ptr char *only = text_printf("+%s", fields);
+		strs_add(out, only);
+	}
+	if (is_messages || p->record == RECORD_PROMPT)
+		strs_add(out, "?tools");
 }
 
 void records_free(struct records *r)
@@ -146,7 +178,7 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
 	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: is not an object with the strings role and content, or "
+			"turn %lld is not an object with the strings role and content, or "
 			"from and value",
 			(long long)t->n);
 	if (!calls && json_is_null(text)) /* (with calls, content may be missing) */
@@ -170,6 +202,7 @@ static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
+/* Sets the text and the counted spans of *out by applying the chat template to its turns. */
 static int apply_template(const struct records *r, struct marked *out, struct err *e)
 {
 	if (!out->turns.n)
@@ -177,6 +210,7 @@ static int apply_template(const struct records *r, struct marked *out, struct er
 	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
+/* Reads the turns of a conversation, and applies the chat template to them. */
 static int read_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -251,6 +285,7 @@ static int64_t find_character(
 	return from == to ? at : -1;
 }
 
+/* Reads a text and the spans of it that count: pairs [begin, end) of characters, ascending. */
 static int read_spans(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -274,7 +309,7 @@ static int read_spans(
 		at = from < 0 ? -1 : find_character(&out->text, from, b, n);
 		if (at < 0)
 			return err_set(e, EX_DATAERR,
-				"span %zu: is not [begin, end] in characters of the text, "
+				"span %zu is not [begin, end], in characters of the text, "
 				"after the previous span",
 				i);
 		marked_add_counted(out, from, at);
@@ -283,51 +318,84 @@ static int read_spans(
 	return 0;
 }
 
-static int reject_element(const struct records *r, int field, size_t i, const json_t *j,
-	const char *what, struct err *e)
+/* A list of numbers: of JSON, or integers of a table. */
+struct numbers {
+	const json_t *list;
+	struct cell_integers cells; /* without `list` */
+	size_t n;
+};
+
+/* Returns element i; -1 with *is_integer false. */
+static int64_t number_at(const struct numbers *x, size_t i, bool *is_integer)
+{
+	int64_t v = -1;
+	const json_t *j = x->list ? json_array_get(x->list, i) : NULL;
+	*is_integer = !x->list || json_is_integer(j);
+	if (!x->list)
+		memcpy(&v, x->cells.at + i * sizeof(v), sizeof(v));
+	else if (*is_integer)
+		v = json_integer_value(j);
+	return v;
+}
+
+/* Sets *e to an error about element i of a list field. Returns -1. */
+static int reject_element(const struct records *r, int field, size_t i,
+	const struct numbers *x, const char *what, struct err *e)
 {
 	char text[NUM_TEXT] = "";
+	bool is_integer;
+	const json_t *j = json_array_get(x->list, i);
 	if (json_is_number(j))
 		text_double(text, json_number_value(j));
+	else if (!x->list)
+		text_double(text, (double)number_at(x, i, &is_integer));
 	return err_set(e, EX_DATAERR, "field '%.40s': element %zu is %s, not %s",
 		r->field[field], i, *text ? text : json_kind(j), what);
 }
 
-/* Reads tokens and their labels or mask. */
-static int read_ids(
-	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+/* Adds tokens and their labels or mask; without labels, all tokens count. */
+static int add_ids(const struct records *r, const struct numbers *ids,
+	const struct numbers *labels, struct marked *out, struct err *e)
 {
-	const json_t *ids = json_object_get(root, r->field[0]),
-		     *labels = json_object_get(root, r->field[1]);
-	bool is_mask = r->p->record == RECORD_MASK;
-	size_t n = json_array_size(ids);
-	if (!json_is_array(ids))
-		return jsonl_reject_field(root, r->field[0], "a list of tokens", e);
-	if (!json_is_array(labels))
-		return jsonl_reject_field(root, r->field[1], "a list of numbers", e);
-	if (json_array_size(labels) != n)
+	bool is_mask = r->p->record == RECORD_MASK, is_id, is_label = true;
+	if (labels && labels->n != ids->n)
 		return err_set(e, EX_DATAERR,
 			"field '%.40s' has %zu elements, but '%.40s' has %zu",
-			r->field[1], json_array_size(labels), r->field[0], n);
-	out->ids = xrealloc(out->ids, (n + 1) * sizeof(*out->ids));
-	for (size_t i = 0; i < n; i++) {
-		const json_t *id = json_array_get(ids, i),
-			     *label = json_array_get(labels, i);
-		json_int_t x = json_integer_value(id), y = json_integer_value(label);
-		if (!json_is_integer(id) || x < 0 || x >= r->t->vocab.n)
+			r->field[1], labels->n, r->field[0], ids->n);
+	out->ids = xrealloc(out->ids, (ids->n + 1) * sizeof(*out->ids));
+	for (size_t i = 0; i < ids->n; i++) {
+		int64_t x = number_at(ids, i, &is_id),
+			y = labels ? number_at(labels, i, &is_label) : x;
+		if (!is_id || x < 0 || x >= r->t->vocab.n)
 			return reject_element(
-				r, 0, i, id, "a token of the vocabulary", e);
-		bool good = json_is_integer(label) &&
-			    (is_mask ? y == 0 || y == 1 : y == x || y == IGNORED);
+				r, 0, i, ids, "a token of the vocabulary", e);
+		bool good =
+			is_label && (is_mask ? y == 0 || y == 1 : y == x || y == IGNORED);
 		if (!good)
-			return reject_element(r, 1, i, label,
+			return reject_element(r, 1, i, labels,
 				is_mask ? "0 or 1" : "this token or -100", e);
 		out->ids[i] = (uint32_t)x;
 		if (is_mask ? y == 1 : y != IGNORED)
 			marked_add_counted(out, (int64_t)i, (int64_t)i + 1);
 	}
-	out->n_ids = (int64_t)n;
+	out->n_ids = (int64_t)ids->n;
 	return 0;
+}
+
+static int read_ids(
+	const struct records *r, const json_t *root, struct marked *out, struct err *e)
+{
+	struct numbers x[N_FIELDS] = {0};
+	static const char *const what[N_FIELDS] = {
+		"a list of tokens", "a list of numbers"};
+	int n = r->field[1] ? N_FIELDS : 1;
+	for (int i = 0; i < n; i++) {
+		x[i].list = json_object_get(root, r->field[i]);
+		x[i].n = json_array_size(x[i].list);
+		if (!json_is_array(x[i].list))
+			return jsonl_reject_field(root, r->field[i], what[i], e);
+	}
+	return add_ids(r, &x[0], n > 1 ? &x[1] : NULL, out, e);
 }
 
 typedef int record_fn(
@@ -350,5 +418,28 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 			is_prompt ? 2 : 1, &out->turns))
 		return is_prompt ? lay_out_prompt(r, out, e) : apply_template(r, out, e);
 	json_auto_t *root = jsonl_parse_object(line, n, e);
+	return root ? record_readers[r->p->record](r, root, out, e) : -1;
+}
+
+/* Finds the lists of integers of a row; false: they are missing, or not lists of integers. */
+static bool find_integers(
+	const struct records *r, const char *row, struct numbers x[N_FIELDS])
+{
+	for (int i = 0; i < N_FIELDS && r->field[i]; i++) {
+		if (!row_find_integers(row, r->field[i], &x[i].cells))
+			return false;
+		x[i].n = (size_t)x[i].cells.n;
+	}
+	return true;
+}
+
+int record_read_row(const struct records *r, const char *row, int64_t n,
+	struct marked *out, struct err *e)
+{
+	struct numbers x[N_FIELDS] = {0};
+	marked_clear(out);
+	if (record_has_ids(r->p->record) && find_integers(r, row, x))
+		return add_ids(r, &x[0], r->field[1] ? &x[1] : NULL, out, e);
+	json_auto_t *root = row_to_json(row, n, e);
 	return root ? record_readers[r->p->record](r, root, out, e) : -1;
 }

@@ -1,5 +1,5 @@
-/* Lines of JSONL in which some tokens count as targets of the loss and the rest is context:
- * prompts and completions, conversations, texts with spans, tokens with labels. */
+/* Lines of JSONL, or rows of tables, in which some tokens count as targets of the loss and the
+ * rest is context: prompts and completions, conversations, texts with spans, tokens with labels. */
 #pragma once
 
 #include "chat/chat.h"
@@ -23,6 +23,11 @@ const char *records_template(const struct records *r);
 /* Sets *out to the document of a line. The caller adds the file and the line to an error. */
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
 	struct err *e);
+/* Sets *out to the document of a row of a table, in the form of table.h. */
+int record_read_row(const struct records *r, const char *row, int64_t n,
+	struct marked *out, struct err *e);
+/* Lists the columns that a table must have, for table_open(). */
+void record_columns(const struct prepare *p, struct strs *out);
 
 /* ---- jsonl.c --------------------------------------------------------------------- */
 

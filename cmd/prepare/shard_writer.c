@@ -139,7 +139,7 @@ static int create_files(
 	w->n_files = ceil_div(total, per_file);
 	if (w->n_files > 1 && is_stream(w->p->out))
 		return err_set(e, EX_USAGE,
-			"--shard-size: %lld shards, but %s can hold one",
+			"--shard-size: the text fills %lld shards, but %s can hold only one",
 			(long long)w->n_files, output_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
@@ -225,7 +225,8 @@ static void append_offset(struct offset_list *l, int64_t at)
 	l->at[l->n++] = at;
 }
 
-/* Waits for the tokens of a split in the current file, and moves to the next file. */
+/* Waits for the tokens of a split in the current file, closes the split's data set, and moves to
+ * the next file. */
 static int end_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursors[s];
@@ -397,6 +398,7 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
+/* Copies the finished temporary shard to the output stream, and closes the stream. */
 static int copy_image(struct shard_writer *w, struct err *e)
 {
 	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */

@@ -9,6 +9,7 @@ struct shard_writer;
  * exactly that many tokens of each split. Returns NULL on error. */
 struct shard_writer *shard_writer_open(const struct prepare *p, const struct tokenizer *t,
 	const struct shard_info *info, struct err *e);
+/* Appends n token ids to split s, narrowed to the shard's width. Returns -1 with *e set. */
 int shard_writer_append(struct shard_writer *w, enum split s, const uint32_t *ids,
 	int64_t n, struct err *e);
 /* Appends n tokens of shard_token_bytes() each. Files are read until shard_writer_finish(). */
@@ -29,4 +30,5 @@ void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counted
 void shard_writer_set_documents(struct shard_writer *w, int64_t n);
 /* Completes the files after the last token: renames them, or copies the one file to the stream. */
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
-void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
+/* Removes unfinished files, and frees w (may be NULL). */
+void shard_writer_close(struct shard_writer *w);

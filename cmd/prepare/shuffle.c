@@ -109,6 +109,7 @@ static int64_t spans_offset(
 	return (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->encoding->row_bytes, 8);
 }
 
+/* Copies all documents of the stream to buckets, in the order in which they were read. */
 static int scatter_documents(struct document_stream *s, struct err *e)
 {
 	struct token_buffer b = {xmalloc(BUFFER_BYTES), -1};
@@ -154,6 +155,8 @@ static int open_next_bucket(struct document_stream *s, struct err *e)
 	return 0;
 }
 
+/* Moves to the next document in shuffled order; opens the next bucket when one is used
+ * up. Returns 1, 0 at the end, or -1 with *e set. */
 static int next_shuffled(struct document_stream *s, struct err *e)
 {
 	while (s->place == s->n_places) {

@@ -85,6 +85,7 @@ int token_convert_accepts(
 	return n > 0;
 }
 
+/* Opens a token file, and its mask if there are masks, as the next source of split s. */
 static int add_token_file(struct job *j, const char *path, enum split s, struct err *e)
 {
 	const struct token_format *f = strcmp(j->c->from, "auto")
@@ -95,7 +96,7 @@ static int add_token_file(struct job *j, const char *path, enum split s, struct 
 	*p = (struct source){.split = s, .mask.fd = -1};
 	if (!f)
 		return err_set(
-			e, EX_USAGE, "%s: is not a token file of another program", path);
+			e, EX_USAGE, "%s: not a token file of another program", path);
 	if (token_file_open(&p->file, path, f, e))
 		return -1;
 	p->n = p->file.n;
@@ -107,6 +108,7 @@ static int add_token_file(struct job *j, const char *path, enum split s, struct 
 	return 0;
 }
 
+/* Opens all token files as sources; standard input if there are none. Sets j->info. */
 static int open_token_files(struct job *j, const struct strs *inputs, struct err *e)
 {
 	int64_t n = max64(1, inputs->n) + j->c->val->n;
@@ -132,12 +134,14 @@ static int open_token_files(struct job *j, const struct strs *inputs, struct err
 	return 0;
 }
 
+/* Opens the shards as two sources, one per split. Sets j->info to their facts. */
 static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 {
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
 	if (j->c->val->n || j->c->masks->n)
 		return err_set(e, EX_USAGE,
-			"--val-file, --mask-file: are not for shards, which have their own");
+			"--val-file and --mask-file do not apply to shards, which have "
+			"their own split and masks");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;
@@ -292,6 +296,8 @@ static int count_run(struct job *j, enum split s, const struct run *r, struct er
 	return 0;
 }
 
+/* Appends a run of equal tokens flags to the output of split s. The first token of a
+ * document never counts in shards. */
 static int write_run(struct job *j, enum split s, struct run r, struct err *e)
 {
 	if (!r.n)
@@ -393,13 +399,15 @@ static int count_totals(struct job *j, struct err *e)
 	return 0;
 }
 
+/* Opens the writer: token files of --to, or shards. */
 static int open_output(struct job *j, struct err *e)
 {
 	const struct prepare *p = j->c->p;
 	const struct token_format *f = token_format_named(j->c->to);
 	if (f && !strcmp(p->out, "-"))
 		return err_set(e, EX_USAGE,
-			"--to %s: writes several files, not standard output; give --out",
+			"--to %s writes several files, which standard output cannot hold; "
+			"give --out",
 			f->name);
 	if (f)
 		j->files =
@@ -409,6 +417,8 @@ static int open_output(struct job *j, struct err *e)
 	return j->files || j->shards ? 0 : -1;
 }
 
+/* Opens inputs and output, copies all tokens, and finishes the output. Sets *out. Fails
+ * if the tokens changed meanwhile. On failure the caller closes what is open. */
 static int convert_inputs(
 	struct job *j, const struct strs *inputs, struct prepared *out, struct err *e)
 {
@@ -439,6 +449,7 @@ static int convert_inputs(
 			: shard_writer_finish(j->shards, out, e);
 }
 
+/* Converts the inputs, and closes all files. Sets *out. Returns -1 with *e set. */
 static int convert(const struct token_convert *c, const struct strs *inputs,
 	struct prepared *out, struct err *e)
 {

@@ -72,6 +72,7 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 	return -1;
 }
 
+/* Returns the integer at p, of any width and sign. */
 static int64_t decode_token(const char *p, struct token_type t)
 {
 	union {

@@ -88,7 +88,8 @@ int token_writer_append(struct token_writer *w, enum split s, bool begins_docume
 	bool counts, const uint32_t *ids, int64_t n, struct err *e);
 /* Completes and renames the files, after the last token. */
 int token_writer_finish(struct token_writer *w, struct prepared *out, struct err *e);
-void token_writer_close(struct token_writer *w); /* removes unfinished files */
+/* Removes unfinished files, and frees w (may be NULL). */
+void token_writer_close(struct token_writer *w);
 
 /* ---- token_convert.c: tokens to tokens ---------------------------------------------- */
 

@@ -18,6 +18,7 @@ static bool nanogpt_detect(const char *path, const char *first, size_t n)
 	return text_ends(path, ".bin");
 }
 
+/* Sets the token type and the number of tokens of a file of nanoGPT, which has no header. */
 static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	f->type = u16;
@@ -68,6 +69,7 @@ static bool llmc_detect(const char *path, const char *first, size_t n)
 	return find_llmc_kind(magic) || magic == LLMC_EVAL;
 }
 
+/* Reads the header of a file of llm.c, and sets the token type, the number and the begin. */
 static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	int32_t header[LLMC_WORDS];
@@ -103,6 +105,7 @@ static struct token_type llmc_type(int64_t vocab)
 	return vocab <= UINT16_MAX + 1 ? u16 : u32;
 }
 
+/* Sets the first three words of llm.c's header: magic, version, number of tokens. */
 static void llmc_header(char *header, struct token_type type, int64_t n)
 {
 	const struct llmc_kind *k = &llmc_kinds[type.bytes == u32.bytes];
@@ -166,6 +169,7 @@ static bool megatron_detect(const char *path, const char *first, size_t n)
 	return (text_ends(path, ".bin") || !file_exists(path)) && has_index(path);
 }
 
+/* Replaces the path of an index, or a prefix, by the path of its .bin file. */
 static void megatron_tokens_path(struct str *path)
 {
 	if (text_ends(path->s, ".idx"))
@@ -181,7 +185,8 @@ struct megatron_index {
 	int64_t n_sequences, n_documents;
 };
 
-/* Finds the arrays of an index, and sets *type to the type of its tokens. */
+/* Parses an index: sets the counts and arrays of *x, which point into text, and *type to the
+ * type of its tokens. */
 static int megatron_parse(struct megatron_index *x, const struct str *text,
 	struct token_type *type, struct err *e)
 {
@@ -262,6 +267,7 @@ static int megatron_documents(struct token_file *f, const struct megatron_index 
 	return 0;
 }
 
+/* Reads the index next to a file of Megatron: its token type and its documents. */
 static int megatron_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	scoped_str text = {0}, name = {0};
@@ -327,7 +333,8 @@ const struct token_format *token_format_named(const char *name)
 	return NULL;
 }
 
-/* nanoGPT is the last format, because it accepts any file named *.bin. */
+/* Returns the format that the file's name and first bytes show; NULL: none. nanoGPT is tried last,
+ * because it accepts any file named *.bin. */
 const struct token_format *token_format_detect(const char *path)
 {
 	char first[16];

@@ -71,6 +71,7 @@ static int create_file(struct token_writer *w, const char *name, struct err *e)
 	return fd < 0 ? err_errno(e, name) : fd;
 }
 
+/* Creates the next file of split s, such as OUT_train_00001 with suffix `end`. Sets *to. */
 static int open_token_stream(struct token_writer *w, enum split s, const char *end,
 	struct token_stream *to, struct err *e)
 {
@@ -89,6 +90,7 @@ static int open_token_stream(struct token_writer *w, enum split s, const char *e
 	return to->fd < 0 ? -1 : 0;
 }
 
+/* Creates the next token file of split s, with space for its header, and its mask file. */
 static int begin_file(struct token_writer *w, enum split s, struct err *e)
 {
 	struct out_file *o = &w->out[s];
@@ -103,6 +105,7 @@ static int begin_file(struct token_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
+/* Writes the buffer to its file and empties it, also if writing fails. */
 static int flush_buffer(struct token_stream *o, struct err *e)
 {
 	int rc = write_all(o->fd, o->buffer.s, o->buffer.len);
@@ -110,6 +113,7 @@ static int flush_buffer(struct token_stream *o, struct err *e)
 	return rc ? err_errno(e, o->path) : 0;
 }
 
+/* Writes the index file of a finished token file. */
 static int write_index(struct token_writer *w, const struct out_file *o, struct err *e)
 {
 	scoped_str name = {0}, text = {0};
@@ -161,6 +165,7 @@ static int add_document_tokens(const struct out_file *o, struct token_lengths *l
 	return 0;
 }
 
+/* Buffers n tokens and whether they count; writes the buffers when they are full. */
 static int append_tokens(struct token_writer *w, struct out_file *o, const uint32_t *ids,
 	int64_t n, bool counts, struct err *e)
 {

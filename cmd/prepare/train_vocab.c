@@ -17,7 +17,9 @@ struct worker {
 	struct job *j;
 	struct train_words words;
 	struct document_text document;
-	int64_t n_documents, n_dropped;
+	struct str messages;
+	struct pass_documents pass;
+	int64_t n_dropped;
 };
 
 /* Returns where the reader may cut a text: the encode() of a tokenizer that makes no tokens. */
@@ -35,6 +37,8 @@ static int64_t find_cut(const struct tokenizer *t, const char *text, int64_t n,
 
 static const struct tokenizer_kind cut_finder = {.name = "cut", .encode = find_cut};
 
+/* Counts the words of a part of a batch, unless the document is filtered out. Run by
+ * several threads, each with its own worker. */
 static int count_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
@@ -48,16 +52,21 @@ static int count_part(struct worker *w, const struct batch *b,
 				  : FATE_KEPT;
 	if (fate < 0)
 		return -1;
-	w->n_documents += part->last;
+	w->pass.n += part->last;
 	w->n_dropped += part->last && fate != FATE_KEPT;
 	return fate == FATE_KEPT ? train_words_add(&w->words, d->text, d->n, e) : 0;
 }
 
 static int count_words(void *worker, const struct batch *b, struct err *e)
 {
+	struct worker *w = worker;
+	str_clear(&w->messages);
+	w->document.messages = &w->messages;
+	w->document.n_broken = 0;
 	for (int64_t i = 0; i < b->n_parts; i++)
-		if (count_part(worker, b, &b->parts[i], e))
+		if (count_part(w, b, &b->parts[i], e))
 			return -1;
+	pass_add(&w->pass, b->number, 0, w->document.n_broken, &w->messages);
 	return 0;
 }
 
@@ -66,9 +75,12 @@ static void add_worker(struct worker *first, struct worker *w, struct trained_vo
 {
 	if (w != first)
 		train_words_merge(&first->words, &w->words);
-	out->n_documents += w->n_documents;
+	out->n_documents += w->pass.n;
 	out->n_dropped += w->n_dropped;
-	out->n_broken += w->document.n_broken;
+	out->n_broken += w->pass.n_broken;
+	if (w != first)
+		pass_add(&first->pass, w->pass.batch, w->pass.n, w->pass.n_broken,
+			&w->pass.messages);
 }
 
 /* Counts the words of all batches with all threads, into the words of w[0]. */
@@ -83,13 +95,14 @@ static int count_batches(
 		if (train_words_open(&w[i].words, j->c->config.pattern, e))
 			return -1;
 	}
-	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX)
+	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX) /* a batch failed */
 		return -1;
 	for (int i = 0; i < threads; i++)
 		add_worker(&w[0], &w[i], j->out);
 	return 0;
 }
 
+/* Counts the words of all inputs into the workers' tables. Sets the bytes of text in j->out. */
 static int count_texts(
 	struct job *j, struct worker *w, const struct strs *inputs, struct err *e)
 {
@@ -113,9 +126,16 @@ static int count_texts(
 	reader_close(reader);
 	if (!rc && !j->out->n_text_bytes)
 		rc = err_set(e, EX_DATAERR, "the text is empty");
+	if (!rc)
+		rc = pass_end(&w[0].pass, e);
+	if (!rc && j->out->n_documents == j->out->n_dropped)
+		rc = err_set(e, EX_DATAERR, "documents: %lld; none is left: %s",
+			(long long)j->out->n_documents,
+			j->out->n_dropped ? "all are filtered out" : "all are empty");
 	return rc;
 }
 
+/* Learns the merges from the counts of words, and writes the vocabulary to files. */
 static int merge_words(struct job *j, const struct train_words *words, struct err *e)
 {
 	struct vocab v = {0};
@@ -143,6 +163,8 @@ int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	int rc = count_texts(&j, w, inputs, e) || merge_words(&j, &w[0].words, e);
 	for (int i = 0; i < threads; i++) {
 		train_words_close(&w[i].words);
+		str_free(&w[i].messages);
+		str_free(&w[i].pass.messages);
 		document_text_release(&w[i].document);
 	}
 	if (j.filter)

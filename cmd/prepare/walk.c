@@ -99,7 +99,7 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 		if (rc <= 0)
 			return rc ? -1
 				  : err_set(e, EX_IOERR,
-					    "work files: they end within a document");
+					    "the work files end within a document");
 		const struct hash128 both[2] = {d->hash, part.hash};
 		d->hash = hash128_bytes(both, sizeof(both), 0);
 		d->n_bytes += part.n_bytes;

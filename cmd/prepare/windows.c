@@ -39,6 +39,7 @@ struct layout {
 	uint64_t *nonempty; /* one bit per element of with_space: set if it is >= 0 */
 };
 
+/* Initializes *l for the windows of one lane; borrows x. writes: false only counts windows. */
 static void layout_init(struct layout *l, struct writing *x, int lane, bool writes)
 {
 	*l = (struct layout){.x = x,
@@ -87,6 +88,8 @@ static int read_tokens(
 	return 0;
 }
 
+/* Adds a fragment of n tokens of the stream's document, whose spans are the last ones in l->spans;
+ * also reads its tokens if l writes. */
 static int add_fragment(
 	struct layout *l, struct document_stream *s, int64_t at, int64_t n, struct err *e)
 {
@@ -224,6 +227,7 @@ static int write_fragment(
 	return write_marked(l->x, s, fragment_spans, x->at + 1, from, x->n - 1, e);
 }
 
+/* Writes n tokens of padding as a document in which nothing counts. */
 static int write_padding(struct layout *l, enum split s, int64_t n, struct err *e)
 {
 	const struct extent from = {.memory = l->padding.s};
@@ -252,6 +256,7 @@ static int write_window(struct layout *l, const struct fragment *first,
 	return write_padding(l, s, space, e);
 }
 
+/* Writes the fragments, which are sorted by window, one window after another. */
 static int write_pool(struct layout *l, struct err *e)
 {
 	for (int64_t i = 0, end; i < l->n; i = end, l->done++) {

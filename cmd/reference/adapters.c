@@ -12,6 +12,7 @@ static void move_tensor_pointer(
 		*t = to + (*t - from);
 }
 
+/* Redirects each pointer of the block into the array `from` to the same element of `to`. */
 static void move_block_pointers(
 	struct block_tensors *b, const struct tensor *from, struct tensor *to)
 {
@@ -116,8 +117,8 @@ void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *ne
 	}
 }
 
-/* Sets the sums of A and B from the sums of their matrices: dA = scale B^T dW, dB = scale dW
- * A^T. */
+/* Sets sums[] of A and B to new arrays with their gradients, from the gradients dW of the matrices that
+ * they adapt: dA = scale B^T dW, dB = scale dW A^T. */
 static void differentiate_adapter(
 	const struct weights *w, const struct adapter *x, double scale, double **sums)
 {

@@ -88,6 +88,7 @@ static int64_t reserve_elements(struct int_arrays *all, const struct int_array *
 	return n;
 }
 
+/* Sets *e to an error about the shape of an array. Returns -1. */
 static int array_too_large(const struct int_array *a, const char *path, struct err *e)
 {
 	struct str shape = {0};
@@ -165,6 +166,7 @@ static const char *header_value(const char *header, const char *key)
 	return found ? found + strlen(key) + strspn(found + strlen(key), ": '(<|=") : "";
 }
 
+/* Adds the array of a .npy file with content *s to *all. Returns -1 with *e set. */
 static int read_npy(
 	struct int_arrays *all, const char *path, const struct str *s, struct err *e)
 {
@@ -194,6 +196,8 @@ static int read_npy(
 	return rc ? -1 : 0;
 }
 
+/* Adds the integers of a file without a header; its suffix determines their type. shape:
+ * the text of --shape; NULL: not given. */
 static int read_plain(struct int_arrays *all, const char *path, const struct str *s,
 	const char *shape, struct err *e)
 {
@@ -214,6 +218,7 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 	return add_array(all, &a, s->s, s->len, code, path, e);
 }
 
+/* Adds the tensors of a .safetensors file to *all, at most MAX_ARRAYS. Returns -1 with *e set. */
 static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
 {
 	struct st_header h = {.n = 0};

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_PADDED = 1 << 28 }; /* tokens of a batch with sequences of different lengths */
 enum role { INPUTS, LABELS, POSITIONS, MASK, WEIGHTS, ROLES };
 struct roles {
 	const struct int_array *arrays[ROLES]; /* NULL: missing in the file */
@@ -57,12 +58,23 @@ static int64_t rows_of(const struct int_array *a)
 	return n;
 }
 
-static bool mask_hides_tokens(const struct int_array *mask)
+/* Returns true if an attention mask hides only positions at the end of sequences, where labels do
+ * not count: no other position depends on them. */
+static bool hides_only_padding(const struct int_array *mask, const struct roles *r)
 {
-	for (int64_t i = 0; i < rows_of(mask) * columns_of(mask); i++)
-		if (mask->v ? !mask->v[i] : !(mask->x[i] > 0))
-			return true;
-	return false;
+	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS];
+	const int64_t n = columns_of(mask);
+	for (int64_t i = 0; i < rows_of(mask) * n; i++) {
+		const bool is_hidden = mask->v ? !mask->v[i] : !(mask->x[i] > 0);
+		if (is_hidden &&
+			(!labels || n != columns_of(in) || rows_of(mask) != rows_of(in) ||
+				labels->v[i] >= 0))
+			return false;
+		if (!is_hidden && i % n &&
+			(mask->v ? !mask->v[i - 1] : !(mask->x[i - 1] > 0)))
+			return false;
+	}
+	return true;
 }
 
 /* Assigns roles. Unnamed arrays are inputs, labels and positions, in this order; an
@@ -71,6 +83,7 @@ static bool mask_hides_tokens(const struct int_array *mask)
 static int assign_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
+	const struct int_array *attention = NULL;
 	*r = (struct roles){0};
 	for (int i = 0; i < a->n; i++) {
 		int role = role_of_name(&a->arrays[i]);
@@ -80,12 +93,8 @@ static int assign_roles(
 				path, role_names[role][0]);
 		if (role < ROLES)
 			r->arrays[role] = &a->arrays[i];
-		if (!strcmp(name_after_dot(&a->arrays[i]), "attention_mask") &&
-			mask_hides_tokens(&a->arrays[i]))
-			return err_set(e, EX_UNAVAILABLE,
-				"%s: attention_mask hides tokens, such as padding, which "
-				"is not supported",
-				path);
+		if (!strcmp(name_after_dot(&a->arrays[i]), "attention_mask"))
+			attention = &a->arrays[i];
 	}
 	for (int i = 0, next = INPUTS; i < a->n; i++) {
 		while (next < MASK && r->arrays[next])
@@ -115,6 +124,11 @@ static int assign_roles(
 			return err_set(e, EX_DATAERR,
 				"%s: the shape of array %s differs from the shape of the inputs",
 				path, role_names[k][0]);
+	if (attention && !hides_only_padding(attention, r))
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: attention_mask hides tokens, which is supported only at the end of "
+			"sequences, where labels are below 0",
+			path);
 	return 0;
 }
 
@@ -145,31 +159,62 @@ static int label_shift(const struct roles *r)
 	return !n_wrong[1] ? 1 : !n_wrong[0] ? 0 : -1;
 }
 
-/* Makes space for n_more sequences, which must be as long as the batch's. */
-static int reserve_sequences(struct token_batch *b, int64_t length, int64_t n_more,
-	const char *path, struct err *e)
+/* Fills a sequence from position n on with copies of the token before, without targets. */
+static void pad_sequence(struct token_batch *b, int64_t i, int64_t n)
 {
-	if (b->n && length != b->length)
-		return err_set(e, EX_DATAERR,
-			"%s: sequences have %lld positions, but %lld in the preceding files",
-			path, (long long)length, (long long)b->length);
+	for (int64_t t = n, at = i * b->length + n; t < b->length; t++, at++) {
+		b->tokens[at] = b->tokens[at - 1];
+		b->targets[at] = -1;
+		b->pos[at] = b->pos[at - 1] + 1;
+		b->start[at] = b->start[at - 1];
+		b->masked = true;
+	}
+}
+
+/* Makes space for n_more sequences, and pads the batch's sequences to this length. */
+static void reserve_sequences(struct token_batch *b, int64_t length, int64_t n_more)
+{
+	const int64_t old = b->length;
+	b->length = max64(length, old);
+	size_t n_bytes = (size_t)((b->n + n_more) * b->length) * sizeof(int32_t);
+	int32_t **const all[] = {&b->tokens, &b->targets, &b->pos, &b->start};
+	for (size_t k = 0; k < ARRAY_LEN(all); k++) {
+		*all[k] = xrealloc(*all[k], n_bytes);
+		for (int64_t i = b->n - 1; i > 0 && old < length; i--)
+			memmove(*all[k] + i * length, *all[k] + i * old,
+				(size_t)old * sizeof(int32_t));
+	}
+	for (int64_t i = 0; i < b->n; i++)
+		pad_sequence(b, i, old);
+}
+
+/* Returns -1 with *e set if n_more sequences of this length cannot be added to the batch. */
+static int check_length(const struct token_batch *b, const struct roles *r,
+	int64_t length, int64_t n_more, const char *path, struct err *e)
+{
+	const bool may_pad = r->arrays[LABELS] && !r->arrays[WEIGHTS] && !b->weights;
 	if (length < 1)
 		return err_set(e, EX_DATAERR,
 			"%s: sequences of one token have no targets", path);
-	b->length = length;
-	size_t n_bytes = (size_t)((b->n + n_more) * length) * sizeof(int32_t);
-	int32_t **const all[] = {&b->tokens, &b->targets, &b->pos, &b->start};
-	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		*all[i] = xrealloc(*all[i], n_bytes);
+	if (b->n && length != b->length && !may_pad)
+		return err_set(e, EX_DATAERR,
+			"%s: sequences have %lld positions, but %lld in the preceding files",
+			path, (long long)length, (long long)b->length);
+	if (b->n && length != b->length &&
+		b->n + n_more > MAX_PADDED / max64(length, b->length))
+		return err_set(e, EX_DATAERR,
+			"%s: padded to the longest sequence, the batch has more than %d tokens",
+			path, MAX_PADDED);
 	return 0;
 }
 
-/* Sets positions, and document starts: where positions restart, or after an end token. */
-static int set_positions(struct token_batch *b, int64_t i, const int64_t *pos,
+/* Sets positions of the next sequence, and document starts: where positions restart, or after an
+ * end token. */
+static int set_positions(struct token_batch *b, int64_t length, const int64_t *pos,
 	const struct batch_opts *o, const char *path, struct err *e)
 {
-	int64_t begin = 0, offset = i * b->length;
-	for (int64_t t = 0; t < b->length; t++) {
+	int64_t begin = 0, offset = b->n * b->length;
+	for (int64_t t = 0; t < length; t++) {
 		bool after_end = o->end >= 0 && t && b->tokens[offset + t - 1] == o->end;
 		if (t && (pos ? pos[t] == 0 : after_end))
 			begin = t;
@@ -188,11 +233,12 @@ static int set_positions(struct token_batch *b, int64_t i, const int64_t *pos,
 static int append_sequence(struct token_batch *b, const struct roles *r, int64_t i,
 	int shift, const char *path, struct err *e)
 {
+	const int64_t length = columns_of(r->arrays[INPUTS]) - !r->arrays[LABELS];
 	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS],
 			       *mask = r->arrays[MASK];
 	int64_t n = columns_of(in), at = b->n * b->length;
 	const int64_t *labels_row = (labels ? labels : in)->v + i * n;
-	for (int64_t t = 0; t < b->length; t++) {
+	for (int64_t t = 0; t < length; t++) {
 		int64_t ahead = t + (labels && shift ? 0 : 1);
 		bool is_target = ahead < n && (!mask || mask->v[i * n + t]);
 		int64_t target = is_target ? labels_row[ahead] : -1;
@@ -277,7 +323,7 @@ static int set_divisor(struct token_batch *b, const char *option, struct err *e)
 	}
 	if (parse_double(option, &b->divisor) || !(b->divisor > 0 && b->divisor <= 1e30))
 		return err_set(e, EX_USAGE,
-			"--divide-by '%s': neither counted, weights nor a number above 0",
+			"--divide-by '%s': not 'counted', 'weights' or a number above 0",
 			option);
 	return 0;
 }
@@ -299,17 +345,21 @@ static int append_file(struct token_batch *b, struct weight_rows *w, const char 
 			path);
 	int64_t n = columns_of(r.arrays[INPUTS]), n_rows = rows_of(r.arrays[INPUTS]);
 	const int64_t *pos = r.arrays[POSITIONS] ? r.arrays[POSITIONS]->v : NULL;
-	if (reserve_sequences(b, has_labels ? n : n - 1, n_rows, path, e))
+	const int64_t length = has_labels ? n : n - 1;
+	if (check_length(b, &r, length, n_rows, path, e))
 		return -1;
+	reserve_sequences(b, length, n_rows);
 	int ahead = !has_labels ? 2 : !shift;
 	w->ahead = r.arrays[WEIGHTS] || !b->n || w->ahead == ahead ? ahead : -1;
 	if (r.arrays[WEIGHTS] && w->n < b->n)
 		return err_set(e, EX_DATAERR,
 			"%s has weights, but preceding files have none", path);
-	for (int64_t i = 0; i < n_rows; i++, b->n++)
+	for (int64_t i = 0; i < n_rows; i++, b->n++) {
 		if (append_sequence(b, &r, i, shift, path, e) ||
-			set_positions(b, b->n, pos ? pos + i * n : NULL, o, path, e))
+			set_positions(b, length, pos ? pos + i * n : NULL, o, path, e))
 			return -1;
+		pad_sequence(b, b->n, length);
+	}
 	return r.arrays[WEIGHTS] ? append_weights(b, w, r.arrays[WEIGHTS], path, e) : 0;
 }
 

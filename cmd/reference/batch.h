@@ -5,7 +5,8 @@
  * and optionally positions and a loss mask, by their names or in this order. Labels are
  * shifted as in torchtitan and Megatron (labels[t] = inputs[t + 1]), or equal to the
  * inputs as in Hugging Face. A label below 0 does not count. An array of weights has one
- * float per label. Files are not trusted. */
+ * float per label. Files with labels may have sequences of different lengths, which are padded
+ * with targets that do not count. Files are not trusted. */
 #pragma once
 
 #include "base/base.h"

@@ -170,8 +170,8 @@ static void apply_head_norm(const struct sequence_work *w, const struct tensor *
 	}
 }
 
-/* Replaces dy, the gradient of the norms' outputs, by the gradient of x. A slice has whole
- * heads. */
+/* Backpropagates through the norms of heads: adds the gradient of gamma, and replaces dy, the
+ * gradient of the outputs, by the gradient of x. A slice has whole heads. */
 static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	double *dy, const double *x, int64_t width)
 {
@@ -196,6 +196,7 @@ static void head_norm_backward(const struct sequence_work *w, const struct tenso
 	}
 }
 
+/* Allocates the activations of one sublayer of a sequence, as zeros. */
 static void acts_init64(const struct sequence_work *w, struct float64_acts *a)
 {
 	int64_t n = w->n, norms = w->m->c.qk_norm;
@@ -293,6 +294,8 @@ static void columns_backward(const struct sequence_work *w,
 	}
 }
 
+/* Backpropagates dx, the gradient of the output of attention: adds the gradients of its
+ * weights, and the gradient of the norm's output to dh (and to dh_weights). */
 static void attention_backward64(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *dh_weights)
@@ -325,6 +328,8 @@ static void store_rows(const struct sequence_work *w, const double *dy, const do
 	memcpy(rows->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
 }
 
+/* Backpropagates dx, the gradient of the FFN's output: adds the gradients of its weights, and the
+ * gradient of the norm's output to dh (and dh_weights). Stores rows for struct target_rows. */
 static void ffn_backward64(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *dh_weights)
@@ -357,6 +362,7 @@ static double embedding_scale(const struct sequence_work *w)
 	return scale > 0 ? scale : w->m->arch->root_embedding ? sqrt((double)w->dim) : 1;
 }
 
+/* Adds the scaled embeddings of the tokens and of their positions to x[n][dim]. */
 static void embed(const struct sequence_work *w, double *x)
 {
 	const double *table = weight_of(w, w->m->tokens),
@@ -377,6 +383,8 @@ static bool has_table_use(const struct sequence_work *w, int use)
 	       w->part.i == use;
 }
 
+/* Adds dx[n][dim], the gradient of the first block's input, to the gradients of the
+ * embeddings, except of the padding token. */
 static void embed_backward64(const struct sequence_work *w, const double *dx)
 {
 	double *table = grad_of(w, w->m->tokens), *pos = grad_of(w, w->m->positions);
@@ -688,6 +696,7 @@ static double head_pass(const struct pass *p)
 	return loss;
 }
 
+/* Allocates the activations and gradients of a rank, and embeds the sequence in x. */
 static void rank_init(struct rank *rank, const struct pass *p)
 {
 	rank->x = zeros((p->last + 1) * p->size);

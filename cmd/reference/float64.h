@@ -141,5 +141,5 @@ struct float64 {
  * With PART_RANKS, a split tensor is defined only in the rank's rows or columns. */
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad);
-/* Returns roughly how many multiplications such a call needs for n positions. */
+/* Returns roughly how many multiplications float64_sequence() needs for n positions. */
 double float64_work(const struct model *m, int64_t n);

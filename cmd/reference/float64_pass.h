@@ -64,12 +64,12 @@ void float64_linear(double *y, const double *x, const double *w, const double *b
 void float64_linear_dx(double *dx, const double *dy, const double *w, int64_t n,
 	int64_t in, int64_t out, struct range of);
 
-/* float64_loss.c: returns the loss of one position and replaces its logits by their gradients.
+/* float64_loss.c: Returns the loss of one position, and replaces its logits by their gradients.
  * slope: [vocab], scratch. */
 double float64_loss(const struct sequence_work *w, double *logits, double *slope,
 	int32_t target, double scale);
 
-/* float64_act.c: activation functions of models or of bugs (ACT_OF_BUG). */
+/* float64_act.c: Returns an activation of a model or of a bug (ACT_OF_BUG), times the gate. */
 double float64_act(enum act_kind kind, double x, double gate);
 /* Returns the derivative by x, and sets the derivative by the gate, if there is one. */
 double float64_act_slope(enum act_kind kind, double x, double gate, double *dgate);

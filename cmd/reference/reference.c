@@ -50,6 +50,7 @@ static void gradients_init(struct gradients *g, const struct model *m)
 		.n = m->n_tensors, .g = xcalloc((size_t)m->n_tensors, sizeof(*g->g))};
 }
 
+/* Sets g->norm to the norm of all gradients. */
 static void set_norm(struct gradients *g, const struct model *m)
 {
 	double squares = 0;

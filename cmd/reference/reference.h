@@ -32,6 +32,7 @@ static inline int own_tensors(const struct weights *w)
 	return w->m.n_tensors - 2 * w->n_adapters;
 }
 
+/*  */
 int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e);
 void weights_free(struct weights *w);
 

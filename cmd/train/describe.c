@@ -29,6 +29,7 @@ static void describe_model(const struct run *r, struct str *out)
 			(long long)n.active);
 }
 
+/* Prints the tree of the model's tensors. */
 static void describe_tensors(const struct run *r)
 {
 	scoped_str tree = {0};
@@ -36,6 +37,7 @@ static void describe_tensors(const struct run *r)
 	info("tensors:\n%.*s", (int)tree.len - 1, tree.s);
 }
 
+/* Appends the line with the sizes of both splits and the tokenizer. */
 static void describe_data(const struct run *r, struct str *out)
 {
 	const struct dataset *d = &r->data;
@@ -47,6 +49,7 @@ static void describe_data(const struct run *r, struct str *out)
 		(long long)d->tokenizer.vocab.n, d->tokenizer.kind->name);
 }
 
+/* Appends lines with the batch, the FLOPs per token and the memory of a step. */
 static void describe_step(const struct run *r, struct str *out)
 {
 	const struct trainer *t = &r->t;
@@ -70,6 +73,7 @@ static void describe_step(const struct run *r, struct str *out)
 	add_line(out, "memory", "%s per rank", text_bytes(bytes, (double)r->max_bytes));
 }
 
+/* Appends lines with the layout, and with the workers of local SGD if it is used. */
 static void describe_layout(
 	const struct run *r, const struct run_info *i, struct str *out)
 {
@@ -100,7 +104,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 		add_line(&text, "job", "%s", i->job);
 	if (r->t.o.verbose)
 		add_line(&text, "libraries", "%s", i->libraries);
-	add_line(&text, "hash", "0x%016llx, of all that determines the results",
+	add_line(&text, "hash", "0x%016llx of everything that determines the results",
 		(unsigned long long)i->arithmetic);
 	if (r->dir.path)
 		add_line(&text, "directory", "%s", r->dir.path);
@@ -108,7 +112,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 		add_line(&text, "log",
 			"every %lld steps; pt-train --columns explains its columns",
 			(long long)r->t.o.log_every);
-	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);
+	info("version %s, started %s on %s%s", PT_VERSION, i->started, i->host, text.s);
 	options_note_idle(&r->t.o, &r->t.model, r->all->size);
 	if (r->t.o.verbose)
 		describe_tensors(r);

@@ -18,7 +18,7 @@ static int parse_delay(const char *text, struct fault_delay *d, struct err *e)
 	free(words);
 	return ok ? 0
 		  : err_set(e, EX_USAGE,
-			    "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
+			    "--inject-delay '%s': expected RANK:MS or RANK:MS:PROBABILITY; RANK "
 			    "may be random, for a random rank in every step",
 			    text);
 }
@@ -60,6 +60,7 @@ static void wait_and_poll(double ms)
 	}
 }
 
+/* Parses WORKER:FIRST:LAST, a worker and its steps with wrong batches. NULL: none. */
 static int parse_corruption(const char *text, struct fault_corruption *c, struct err *e)
 {
 	*c = (struct fault_corruption){.worker = -1};
@@ -72,8 +73,8 @@ static int parse_corruption(const char *text, struct fault_corruption *c, struct
 		  !parse_int(rest, &c->last) && c->last >= c->first;
 	free(words);
 	return ok ? 0
-		  : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
-			    text);
+		  : err_set(e, EX_USAGE,
+			    "--corrupt-batch '%s': expected WORKER:FIRST:LAST", text);
 }
 
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
@@ -86,10 +87,10 @@ int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct 
 	for (int i = 0; i < f->n_delays; i++)
 		if (f->delays[i].rank >= workers * ranks)
 			return err_set(e, EX_USAGE,
-				"inject-delay: rank %d does not exist",
+				"--inject-delay: rank %d does not exist",
 				f->delays[i].rank);
 	if (f->corruption.worker >= workers)
-		return err_set(e, EX_USAGE, "corrupt-batch: worker %lld does not exist",
+		return err_set(e, EX_USAGE, "--corrupt-batch: worker %lld does not exist",
 			(long long)f->corruption.worker);
 	return 0;
 }
@@ -111,6 +112,8 @@ static void random_window(
 	}
 }
 
+/* Waits as long as --inject-delay specifies for this rank and step; serves other ranks
+ * meanwhile. */
 static void inject_delays(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;

@@ -18,6 +18,7 @@ struct record {
 	int rank;
 };
 
+/* Adds a record of this rank without a hash; returns it, to be moved by the next call. */
 static struct record *add_record(struct run *r, enum step_phase phase, int64_t layer)
 {
 	struct run_hashes *h = &r->hashes;
@@ -127,6 +128,8 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 	free(m.to_free);
 }
 
+/* Returns the layer of a result; a leaf is in the layer that owns it, or in the head if
+ * it is tied. */
 static int64_t result_layer(const struct model *m, const struct result *x)
 {
 	if (x->extent != EXTENT_LEAF)
@@ -134,9 +137,11 @@ static int64_t result_layer(const struct model *m, const struct result *x)
 	return x->use ? m->c.layers : x->tensor->unit - 1;
 }
 
-static void hash_result(void *with, const struct result *x)
+/* Hashes a result of the forward or backward pass: the observer of passes. context: a
+ * struct run. */
+static void hash_result(void *context, const struct result *x)
 {
-	struct run *r = with;
+	struct run *r = context;
 	const struct pass *p = &r->t.pass;
 	struct record *to = add_record(
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
@@ -159,9 +164,10 @@ struct hashing {
 	enum step_phase phase;
 };
 
-static void hash_part(void *with, const struct part *x)
+/* Hashes a part of a tensor in the store, copied to the host. context: a struct hashing. */
+static void hash_part(void *context, const struct part *x)
 {
-	const struct hashing *h = with;
+	const struct hashing *h = context;
 	struct trainer *t = &h->r->t;
 	struct record *to = add_record(h->r, h->phase, h->group);
 	float *v = h->group == STORE_GRAD ? x->g : x->state[h->group];
@@ -185,16 +191,17 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
-static void begin_hashing(void *with)
+/* Discards the records of the last step, and hashes the parameters. context: a struct run. */
+static void begin_hashing(void *context)
 {
-	struct run *r = with;
+	struct run *r = context;
 	r->hashes.n = 0;
 	hash_group(r, STORE_PARAM, PHASE_PARAMETER);
 }
 
-static void hash_gradients(void *with)
+static void hash_gradients(void *context)
 {
-	hash_group(with, STORE_GRAD, PHASE_GRADIENT);
+	hash_group(context, STORE_GRAD, PHASE_GRADIENT);
 }
 
 static void hash_scalar(struct run *r, const char *name, float x)
@@ -230,6 +237,7 @@ static int compare_layers(const struct record *a, const struct record *b)
 	return 0;
 }
 
+/* Orders records for qsort() so that the parts and copies of a tensor are neighbors. */
 static int compare_for_merging(const void *x, const void *y)
 {
 	const struct record *a = x, *b = y;
@@ -256,6 +264,7 @@ static bool is_same_tensor(const struct record *a, const struct record *b)
 	return !compare_layers(a, b) && !strcmp(a->sum.name, b->sum.name);
 }
 
+/* Adds another part of the same tensor to *to: hashes and counts are sums, `max` is a maximum. */
 static void add_record_hash(struct record *to, const struct record *x)
 {
 	to->sum.hash += x->sum.hash;

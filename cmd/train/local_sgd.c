@@ -159,7 +159,7 @@ static void report_readmitted(struct run *r, int units)
 	if (r->local.has_warned || r->all->rank)
 		return;
 	r->local.has_warned = true;
-	warn("step %lld: edit-skip-anomaly excluded all workers in %d synchronizations in a row: "
+	warn("step %lld: --edit-skip-anomaly excluded all workers in %d synchronizations in a row: "
 	     "their norms rose together; they are included from now on; a longer "
 	     "--edit-ewma-warmup (now %lld) or a lower --lr prevents this",
 		(long long)r->t.step, EDIT_LOCKOUTS,
@@ -239,9 +239,9 @@ static void synchronize(struct run *r, int fragment)
 }
 
 /* Completes a unit before its first use since a synchronization began. */
-static void complete_before_use(void *with, int unit)
+static void complete_before_use(void *context, int unit)
 {
-	struct run *r = with;
+	struct run *r = context;
 	double waited = comm_waited();
 	if (!r->local.in_flight)
 		return;
@@ -271,6 +271,7 @@ static void end_delayed_fragment(struct run *r)
 	report_end(r, f);
 }
 
+/* Sets the columns about synchronization in a row, and starts to count bytes for the next row. */
 static void set_sync_columns(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;
@@ -342,7 +343,7 @@ void local_sgd_start(struct run *r)
 	begin_local_steps(r);
 	const struct train_opts *o = &r->t.o;
 	if (o->steps && o->edit.warmup >= o->steps && r->all->rank == 0)
-		warn("edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
+		warn("--edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
 		     "take local steps; it is plain data parallelism",
 			(long long)o->edit.warmup, (long long)o->steps, plural(o->steps));
 	store_before_use(r->t.store, complete_before_use, r);
@@ -391,7 +392,8 @@ static bool have_equal_parameters(const struct run *r)
 		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
-/* Synchronizes, unless asynchronous workers have done too few steps. False: a worker has quit. */
+/* Synchronizes and sets r->now, unless asynchronous workers have done too few steps. Returns
+ * false if a worker has quit. */
 static bool meet_and_synchronize(struct run *r, int fragment)
 {
 	struct local_sgd *x = &r->local;

@@ -60,8 +60,8 @@ bool local_sgd_after_step(struct run *r, struct step_result *s);
 bool local_sgd_is_due(const struct run *r, int64_t n);
 /* Completes a synchronization that overlaps the forward pass. Collective over the worker. */
 void local_sgd_complete(struct run *r);
-/* With --data-per-rank, adds the sums of all workers, which evaluate different windows, if their
- * parameters are equal. Else does nothing. Collective over all workers. */
+/* Adds the sums of all workers with --data-per-rank, where they evaluate different windows, if
+ * their parameters are equal; else does nothing. Collective over all workers. */
 void local_sgd_sum_eval(struct run *r, struct eval_sum *sum);
 /* Sets the columns of the last sync. Returns false if it is in flight; its end writes the row. */
 bool local_sgd_fill_row(struct run *r, struct row *row);
@@ -71,11 +71,13 @@ void local_sgd_end(struct run *r, bool failed);
 /* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
 
 /* The following functions are collective, and called in this order. */
+/* Divides the ranks into workers: sets r->world to the worker's ranks, and opens the communicators
+ * between workers. Does nothing without --edit-workers. Collective over all. */
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e);
 /* Checks that all workers have the same kind of device, before anything is allocated on it. */
 int local_sgd_check_devices(struct run *r, struct err *e);
 void local_sgd_build(struct run *r);
-/* Called after a checkpoint was loaded: reads the steps of --edit-replay. */
+/* Reads the steps of --edit-replay, after a checkpoint was loaded. */
 int local_sgd_read_replay(struct run *r, struct err *e);
 /* Removes checkpoints after the step that the run resumes at; first writes one if none exists. */
 int local_sgd_settle(struct run *r, struct err *e);
@@ -89,8 +91,9 @@ extern const struct saved_numbers local_sgd_numbers;
 /* Checks that a run with that many workers can resume from it. Between synchronizations,
  * another number of workers needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
-/* local_sgd_check_ckpt() for ckpt_find_newest(); `with` is a struct train_opts. */
-int local_sgd_check_usable(void *with, const struct ckpt *c, struct err *e);
+/* Calls local_sgd_check_ckpt() for a checkpoint that ckpt_find_newest() has found. context: a
+ * struct train_opts. */
+int local_sgd_check_usable(void *context, const struct ckpt *c, struct err *e);
 /* Chooses the state that a run resumes with; *from_anchor: from the last synchronization. */
 int local_sgd_choose_state(const struct train_opts *o, const struct ckpt *c,
 	struct ckpt_info *info, bool *from_anchor, struct err *e);

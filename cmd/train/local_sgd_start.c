@@ -15,7 +15,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 		return 0;
 	if (r->all->size % n)
 		return err_set(e, EX_USAGE,
-			"edit-workers: %d rank%s cannot be divided into %d workers",
+			"--edit-workers: %d rank%s cannot be divided into %d workers",
 			r->all->size, r->all->size == 1 ? "" : "s", n);
 	int ranks = r->all->size / n; /* consecutive ranks per worker */
 	o->resolved.worker = r->all->rank / ranks;
@@ -261,7 +261,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 		return set_numbers_error(c, e);
 	if ((v[WARMUP] <= step) != (warmup <= step)) /* only one has ended */
 		return err_set(e, EX_USAGE,
-			"edit-warmup-steps %g: the run is at step %g, but was started with %g; "
+			"--edit-warmup-steps %g: the run is at step %g, but was started with %g; "
 			"give the same",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
@@ -305,9 +305,9 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 		(long long)workers, (long long)c->info.workers);
 }
 
-int local_sgd_check_usable(void *with, const struct ckpt *c, struct err *e)
+int local_sgd_check_usable(void *context, const struct ckpt *c, struct err *e)
 {
-	const struct train_opts *o = with;
+	const struct train_opts *o = context;
 	if (!o->edit.workers || o->eval_only)
 		return 0;
 	return local_sgd_check_ckpt(c, o->edit.workers, e);

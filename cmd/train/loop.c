@@ -13,6 +13,7 @@
 
 static volatile sig_atomic_t stop_signal;
 
+/* Requests a stop after the step. A second Ctrl-C cleans up and exits at once. */
 static void on_stop(int sig)
 {
 	if (sig == SIGINT && stop_signal) { /* Ctrl-C twice */
@@ -22,6 +23,8 @@ static void on_stop(int sig)
 	stop_signal = sig;
 }
 
+/* Installs a handler that requests a stop, for SIGTERM, SIGUSR1, SIGINT and SIGHUP (not
+ * under nohup). */
 static void catch_signals(void)
 {
 	static const int stops[] = {SIGTERM, SIGUSR1, SIGINT, SIGHUP};
@@ -144,6 +147,7 @@ static void begin_sample_text(
 	free(ids);
 }
 
+/* Draws n more tokens of a sample, and appends their text to x->text. Run by one rank. */
 static void draw_sample(struct run *r, struct sample *x, int64_t n)
 {
 	struct trainer *t = &r->t;
@@ -159,6 +163,7 @@ static void draw_sample(struct run *r, struct sample *x, int64_t n)
 	}
 }
 
+/* Prints the text of a sample, and frees it and the decoder. */
 static void end_sample(struct run *r, struct sample *x)
 {
 	decoder_close(x->g);
@@ -218,6 +223,7 @@ struct due {
 	bool last, log, eval, replicas, save, sample;
 };
 
+/* Returns what is due after this step: logging, evaluation, checkpoint and so on. */
 static struct due find_due_actions(struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -339,6 +345,8 @@ static void print_profile_if_done(struct run *r, bool is_last_step)
 
 /* ---- the end of a run -------------------------------------------------------------- */
 
+/* Reports why the step failed, in the journal and on stderr, and frees the reason.
+ * Returns the exit status. */
 static int fail_step(struct run *r, struct step_result *s)
 {
 	report_event(r, "stopped: %s", s->why.s);
@@ -411,15 +419,16 @@ static int begin_run(struct run *r)
 }
 
 /* Votes on conditions that may differ between ranks: signals, the clock, the writing thread. */
-static void cast_votes(void *with, int64_t vote[STEP_VOTES])
+static void cast_votes(void *context, int64_t vote[STEP_VOTES])
 {
-	struct run *r = with;
+	struct run *r = context;
 	vote[VOTE_STOP] = stop_signal != 0;
 	vote[VOTE_SAVE] = save_is_due(r);
 	vote[VOTE_WRITTEN] = state_save_done(&r->t);
 	vote[VOTE_MEET] = local_sgd_vote(r);
 }
 
+/* Sets r->now to what all ranks have voted for in this step. */
 static void set_decision(struct run *r, const struct step_result *s)
 {
 	r->now = (struct decision){.stop = s->vote[VOTE_STOP] > 0 && !s->bad,
@@ -489,6 +498,7 @@ static int train(struct run *r)
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }
 
+/* Evaluates once and prints the row (--eval-only). Returns 0. Collective. */
 static int evaluate_only(struct run *r)
 {
 	struct row row = report_new_row(r);
@@ -510,11 +520,12 @@ int loop_run(struct run *r)
 	save_wait_prune(r);
 	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	report_publish_now(r);
+	log_files_end(&r->logs, rc);
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
 			(long long)journal_n_unwritten(&r->report.journal));
 	bool log_failed = r->report.journal_incomplete || r->report.publish_failed ||
-			  r->tensorboard.failed;
+			  log_files_failed(&r->logs);
 	if (rc || !(log_failed || r->trace.failed))
 		return rc;
 	report_event(r, "ends with code %d: not all of the %s%s%s could be written",

@@ -15,7 +15,8 @@ struct comm_notify {
 void comm_notify_open(struct comm_notify *b, struct comm *c, bool is_member);
 /* Announces a round to all other ranks, unless this rank has announced it or a later one. */
 void comm_notify_send(struct comm_notify *b, int64_t round);
-/* Returns true if another rank has announced this round or a later one. */
+/* Receives what has arrived, and returns true if another rank has announced this round or a
+ * later one. */
 bool comm_notify_received(struct comm_notify *b, int64_t round);
 /* Returns when this rank has received all messages and sent its own. Collective. */
 void comm_notify_close(struct comm_notify *b);

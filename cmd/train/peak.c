@@ -1,6 +1,7 @@
 /* The peak FLOP/s that MFU divides by. */
 #include "train/train_internal.h"
 
+/* Returns a matrix [n][n] of small integers, rounded to `type`, in the arena. */
 static struct mat make_operand(
 	struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
@@ -19,7 +20,8 @@ static int64_t gemm_bytes(int64_t n)
 	return n * n * (int64_t)sizeof(float) * 5 + 4096;
 }
 
-/* Returns the FLOP/s of n x n x n GEMMs, the best of a few. */
+/* Returns the FLOP/s of n x n x n GEMMs, the best of a few. Restores the device's peak of
+ * memory. */
 static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 {
 	struct arena a;

@@ -93,7 +93,7 @@ void report_write_row(struct run *r, const struct row *row)
 		return;
 	int rc = journal_write_row(&r->report.journal, row, &e);
 	report_journal_state(r, rc, &e);
-	tensorboard_row(r, row);
+	log_files_write(&r->logs, row);
 	if (report_uses_short_rows(r))
 		append_short_row(r, row, &line);
 	else

@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Returns true if the log in a run directory has a step, or is damaged. */
+/* Returns true if the log in a run directory has a step, or is damaged. Exits if it cannot be
+ * read. */
 static bool has_rows(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
@@ -43,6 +44,7 @@ static bool holds_run(const char *dir)
 	return n > 0 || has_rows(dir);
 }
 
+/* Fails if the directory has a run that would be overwritten, unless the options permit it. */
 static int check_no_run_to_lose(
 	const struct run *r, const char *dir, const struct train_opts *o, struct err *e)
 {
@@ -95,7 +97,8 @@ static void remove_worker_checkpoints(const struct run *r, int64_t worker)
 	}
 }
 
-/* Locks the directory, on rank 0, then checks again for a run that began before the lock. */
+/* Locks the directory on rank 0, and removes unfinished checkpoints; at a new start, also the
+ * checkpoints of all workers but the first. Fails if another run has begun there meanwhile. */
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};

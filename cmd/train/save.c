@@ -10,6 +10,7 @@ static bool has_lowest_loss(const struct run *r)
 	       r->saver.eval_step == t->step;
 }
 
+/* Removes outdated checkpoints, in the background: the main function of a thread. */
 static void *prune_thread(void *run)
 {
 	const struct run *r = run;
@@ -67,7 +68,8 @@ static void report_failure(struct run *r, const struct err *e)
 	report_event(r, "checkpoint failed: %s", e->msg);
 }
 
-/* Reports that the checkpoint was written, or with rc != 0 that it failed. */
+/* Reports in the journal and on stderr that the checkpoint was written, or with rc != 0 that it
+ * failed. */
 static void report_saving_end(struct run *r, int rc, const struct err *e)
 {
 	struct saving *s = &r->saver.now;

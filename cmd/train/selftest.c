@@ -164,6 +164,8 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 	}
 }
 
+/* Runs the self-test of the device's kernels, and sets *r. Returns -1 with *e set if
+ * results are wrong. */
 static int run_test(
 	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
 {

@@ -10,6 +10,7 @@
 
 /* ---- the description of a run --------------------------------------------------- */
 
+/* Returns "SLURM_JOB_ID=123" or the like, in static memory; NULL: not in a scheduler's job. */
 static const char *scheduler_job(void)
 {
 	static const char *const vars[] = {
@@ -111,6 +112,7 @@ static struct run_info make_info(
 	};
 }
 
+/* Warns if this host has fewer processors than threads of all ranks. */
 static void warn_of_threads(int64_t threads)
 {
 	const struct comm_place *place = comm_place();
@@ -130,6 +132,17 @@ static bool has_no_step_left(const struct run *r)
 	       !r->t.o.eval_only;
 }
 
+static int open_log_files(struct run *r, const struct train_opts *o, const char *config,
+	int64_t resume, struct err *e)
+{
+	struct log_start s = {.name = r->dir.path,
+		.host = comm_place()->host,
+		.config = config,
+		.resume = resume,
+		.overwrite = o->overwrite};
+	return log_files_open(&r->logs, &o->log_to, o->resolved.worker, s, e);
+}
+
 /* Describes the run, and begins its journal. */
 static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
@@ -145,7 +158,7 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 	if (run_is_first(r) && !o->eval_only && !run_dir_archive_log(r, e) &&
 		!journal_open(&r->report.journal, r->dir.path, resume, no_steps, &info,
 			texts.config.s, texts.arithmetic.s, e))
-		tensorboard_open(r, o, resume, e);
+		open_log_files(r, o, texts.config.s, resume, e);
 	if (r->all->rank == 0 && !no_steps && !report_uses_short_rows(r))
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
@@ -195,9 +208,9 @@ static int read_checkpoint_options(
 	return rc;
 }
 
-static int check_usable(void *with, const struct ckpt *c, struct err *e)
+static int check_usable(void *context, const struct ckpt *c, struct err *e)
 {
-	return state_check(c, e) || local_sgd_check_usable(with, c, e) ? -1 : 0;
+	return state_check(c, e) || local_sgd_check_usable(context, c, e) ? -1 : 0;
 }
 
 /* Checks that a directory without checkpoints is new: its link must not point to a missing one. */
@@ -493,7 +506,7 @@ static int set_cluster_device(struct train_opts *o, struct err *e)
 		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
 	if ((o->device == DEVICE_CUDA) != gpus)
 		return err_set(e, EX_USAGE,
-			"cluster: its devices are %s; give --device %s",
+			"--cluster: its devices are %s; give --device %s",
 			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
 	return 0;
 }
@@ -548,7 +561,7 @@ static void close_run(struct run *r)
 	comm_flight_close();
 	dataset_close(&r->data);
 	journal_close(&r->report.journal);
-	tensorboard_close(r);
+	log_files_close(&r->logs);
 	if (r->dir.lock >= 0)
 		close(r->dir.lock);
 	str_free(&r->self_test);

@@ -78,8 +78,9 @@ static void write_part(
 		err_errno(e, path);
 }
 
-/* Writes the events of all ranks to the file, on rank 0. The last line has no comma, as JSON
- * requires. A trace that cannot be written does not end training. Collective over the worker. */
+/* Writes the events of all ranks to the file, on rank 0, and prints its name. The last line has
+ * no comma, as JSON requires. A failure is a warning and does not end training. Collective over
+ * the worker. */
 static void write_file(struct run *r)
 {
 	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",

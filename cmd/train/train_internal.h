@@ -8,6 +8,7 @@
 #include "engine/state.h"
 #include "engine/step.h"
 #include "train/faults.h"
+#include "train/log_files.h"
 #include "train/train.h"
 #include "train/local_sgd.h"
 #include "plan/plan.h"
@@ -45,39 +46,29 @@ struct run_report {
 	bool has_warned_of_peak; /* the peak is too low */
 };
 
-struct meter report_meter(const struct run *r); /* reads the counters */
+/* Returns the current values of the counters of time and bytes. */
+struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
-struct row report_new_row(const struct run *r); /* a row with the step and its tokens */
+/* Returns a row with only the step and its tokens. */
+struct row report_new_row(const struct run *r);
 /* Returns true if standard output gets short rows, for people. */
 bool report_uses_short_rows(const struct run *r);
 /* Returns true if this step is logged. */
 bool report_is_due(const struct run *r);
 /* Sets the columns of a logged step, and clears the sums. Collective over the worker. */
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
-/* Write a row to the log, an event to the journal, and a line to standard output. */
+/* Writes a row to the journal and the event file, prints it, and writes run.h5 if it is due. Only
+ * the first rank does anything. */
 void report_write_row(struct run *r, const struct row *row);
+/* Writes an event to the journal on the first rank. A failure is a warning. */
 void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
+/* Prints a line and a newline in place of the progress bar. If stdout fails, warns once
+ * and prints no more. */
 void report_print(struct run *r, const char *line);
 /* Writes run.h5 if it is at least that many seconds old. */
 void report_publish(struct run *r, double seconds);
 /* Writes run.h5 now. */
 void report_publish_now(struct run *r);
-
-/* ---- tensorboard.c: --tensorboard ----------------------------------------------------- */
-
-struct run_tensorboard {
-	char *path; /* path of the event file, on the first rank of a worker; NULL: none */
-	int fd;
-	struct str waiting; /* records that could not be written yet */
-	bool torn; /* the file ends within a record, so nothing more is written */
-	bool failed;
-};
-
-/* Creates the event file of this worker, for the steps after `resume` (-1: a new run). */
-int tensorboard_open(
-	struct run *r, const struct train_opts *o, int64_t resume, struct err *e);
-void tensorboard_row(struct run *r, const struct row *row);
-void tensorboard_close(struct run *r);
 
 /* ---- trace.c: --trace ---------------------------------------------------------------- */
 
@@ -88,8 +79,11 @@ struct run_trace {
 
 /* Sets the steps to trace, and creates the file. Collective over all. */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e);
-/* Enclose a step; the last traced step writes the file. Collective over the worker. */
+/* Begins the record of the next step; before the first traced step, waits for all ranks and starts
+ * recording. */
 void trace_begin_step(struct run *r);
+/* Ends the record of a step; after the last traced step, writes the file. Collective over the
+ * worker. */
 void trace_end_step(struct run *r);
 /* Writes the file if the run ends within the traced steps. Collective over the worker. */
 void trace_end_run(struct run *r);
@@ -107,9 +101,10 @@ struct run_hashes {
 
 /* Sets the steps to hash, and creates the file. Collective over all. */
 int hashes_open(struct run *r, const struct train_opts *o, struct err *e);
-/* Enclose a step. hashes_end_step() writes the hashes of its tensors, reports a failure, and
- * returns the exit code, the same on all ranks. Collective. */
+/* Installs the observers that hash the tensors of the next step, if that step is to be hashed. */
 void hashes_begin_step(struct run *r);
+/* Writes the hashes of the step's tensors, and reports a failure. Returns the exit status, the same
+ * on all ranks; 0: success, or the step is not hashed. Collective. */
 int hashes_end_step(struct run *r, const struct step_result *s);
 /* Returns true after the last hashed step, with which the run ends. */
 bool hashes_are_done(const struct run *r);
@@ -147,7 +142,8 @@ enum save_mode { SAVE_AND_WAIT, SAVE_IN_BACKGROUND /* training continues meanwhi
 void save_now(struct run *r, const char *why, enum save_mode mode);
 /* Waits for the checkpoint that is being written, and reports it. Collective. */
 void save_end(struct run *r);
-/* Waits until old checkpoints are removed: the next checkpoint needs their space. */
+/* Waits until the thread that removes old checkpoints has ended: the next checkpoint needs their
+ * space. */
 void save_wait_prune(struct run *r);
 
 /* ---- run_dir.c: the run directory ---------------------------------------------------- */
@@ -193,7 +189,7 @@ struct run {
 	struct saver saver;
 	struct run_dir dir;
 	struct run_trace trace;
-	struct run_tensorboard tensorboard;
+	struct log_files logs;
 	struct run_hashes hashes;
 	struct str self_test; /* result of the self-test */
 	int64_t max_bytes;    /* planned memory of the rank that needs most */

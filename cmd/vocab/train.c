@@ -75,6 +75,7 @@ static uint64_t pair_key(uint32_t left, uint32_t right)
 	return (uint64_t)left << 32 | right;
 }
 
+/* Doubles the hash table of pairs, and inserts all pairs again. */
 static void grow_slots(struct trainer *t)
 {
 	t->n_slots = max64(1 << 16, 2 * t->n_slots);
@@ -119,6 +120,7 @@ static void queue_push(struct trainer *t, const struct token_pair *p)
 	t->queue[i] = x;
 }
 
+/* Removes the most frequent pair from the heap, and returns it. */
 static struct queued queue_pop(struct trainer *t)
 {
 	struct queued *q = t->queue, first = q[0], x = q[--t->n_queue];
@@ -134,7 +136,7 @@ static struct queued queue_pop(struct trainer *t)
 	return first;
 }
 
-/* Queues a pair. A pair that is too rare needs no list of words, because counts only fall. */
+/* Queues a pair; one that is too rare only loses its list of words, because counts only fall. */
 static void enqueue(struct trainer *t, struct token_pair *p)
 {
 	if (p->count >= t->c->min_count) {
@@ -156,6 +158,7 @@ static void set_byte_tokens(uint32_t token_of[N_BYTES])
 				token_of[b] = n++;
 }
 
+/* Copies the words of w to t, as sequences of byte tokens with their counts. */
 static void words_to_tokens(struct trainer *t, const struct train_words *w)
 {
 	uint32_t token_of[N_BYTES];
@@ -216,7 +219,7 @@ static uint32_t find_token(
 	return NO_TOKEN;
 }
 
-/* Returns the token with these bytes, which is new unless another pair has the same bytes. */
+/* Returns the token with these bytes; adds it, unless another pair has the same bytes. */
 static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
 {
 	uint64_t slot;
@@ -244,6 +247,7 @@ static int64_t count_special(const struct train_config *c)
 	return (c->end_of_text != NULL) + c->special.n;
 }
 
+/* Allocates the tables of tokens for the whole vocabulary, and adds the 256 bytes as tokens. */
 static void add_byte_tokens(struct trainer *t)
 {
 	uint32_t token_of[N_BYTES];
@@ -339,6 +343,8 @@ static void apply_changes(
 	}
 }
 
+/* Adds a token that merges a pair, appends the merge to *r, and replaces the pair in all
+ * words. */
 static void merge_pair(struct trainer *t, uint64_t key, struct bpe_rules *r)
 {
 	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
@@ -396,6 +402,7 @@ static void trainer_release(struct trainer *t)
 	free(t->ids);
 }
 
+/* Adds a special token to the vocabulary, and marks it as special in the rules. */
 static void add_special(struct trainer *t, struct bpe_rules *r, const char *text)
 {
 	r->added = xgrow(r->added, r->n_added, sizeof(*r->added));
@@ -424,7 +431,7 @@ static int check_special(const struct train_config *c, struct err *e)
 		bool is_repeated = strs_find(&c->special, text) < i ||
 				   (c->end_of_text && !strcmp(text, c->end_of_text));
 		if (strlen(text) < 2 || is_repeated)
-			return err_set(e, EX_USAGE, "special token '%.80s' %s", text,
+			return err_set(e, EX_USAGE, "--special-token '%.80s' %s", text,
 				is_repeated ? "is given twice"
 					    : "is shorter than two bytes");
 	}

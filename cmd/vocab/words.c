@@ -21,6 +21,7 @@ void train_words_close(struct train_words *w)
 	*w = (struct train_words){0};
 }
 
+/* Doubles the hash table of words, and inserts all words again. */
 static void grow_word_table(struct train_words *w)
 {
 	struct train_word *old = w->slots;
@@ -38,6 +39,7 @@ static void grow_word_table(struct train_words *w)
 	free(old);
 }
 
+/* Copies a word's bytes to w->bytes, sets x->at to their place, and counts the word. */
 static void store_word(struct train_words *w, struct train_word *x, const char *word)
 {
 	if (w->capacity - w->n_bytes < x->n_bytes) {

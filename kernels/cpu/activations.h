@@ -51,10 +51,11 @@ static inline float geglu_tanh(float x, float gate)
 	return gelu_tanh(x) * gate;
 }
 
-static inline float geglu_tanh_slope(float x, float gate, float up, float *dgate)
+/* The derivative of y = gelu_tanh(x) gate: returns dx, the gradient of x, and sets *dgate. */
+static inline float geglu_tanh_slope(float x, float gate, float dy, float *dgate)
 {
-	*dgate = up * gelu_tanh(x);
-	return up * gate * gelu_tanh_slope(x);
+	*dgate = dy * gelu_tanh(x);
+	return dy * gate * gelu_tanh_slope(x);
 }
 
 #define PLAIN_FWD(f) f(a[j])

@@ -124,6 +124,7 @@ static struct rows load_rows(struct head h, struct run r, int64_t dim, float *bu
 	return rows_or_buffer(h, r.row, dim, buf);
 }
 
+/* Rounds fp32 rows of a head to the matrix's type and stores them; nothing to do if it is fp32. */
 static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
@@ -273,6 +274,7 @@ static void fwd_begin(const struct fwd_state *x, int64_t dim)
 	}
 }
 
+/* Divides the output of a block of queries by their sums, and replaces max by the log-sum-exp. */
 static void fwd_end(const struct fwd_state *x, int64_t dim)
 {
 	for (int64_t i = 0; i < x->block.len; i++) {
@@ -298,6 +300,7 @@ static void fwd_all_keys(const struct attn *a, const struct fwd_state *x, struct
 	}
 }
 
+/* Adds a chunk of keys to the online softmax: `begin` starts it, `end` finishes o and max (lse). */
 void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *max,
 	float *sum, struct mat q, struct mat k, struct mat v, bool begin, bool end)
 {
@@ -418,6 +421,7 @@ static void bwd_all_queries(
 	}
 }
 
+/* Adds the gradients of all pairs of blocks of a query head and its key/value head. */
 static void bwd_all_keys(const struct attn *a, const struct bwd *x, int64_t b, int64_t h)
 {
 	struct run runs[2];
@@ -480,6 +484,7 @@ static void bwd_group(const struct attn *a, const struct bwd_args *m, float *buf
 	store_rows(to_v, keys, a->dim, x.dv);
 }
 
+/* Adds a pair of chunks to dq, dk and dv, or with `begin` sets them, and delta. */
 void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct mat dk,
 	struct mat dv, float *delta, struct mat dout, struct mat o, const float *lse,
 	struct mat q, struct mat k, struct mat v, bool begin)

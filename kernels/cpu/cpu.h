@@ -38,10 +38,12 @@ static inline float *mat_row(struct mat m, int64_t row)
 /* ---- isa.c ----------------------------------------------------------------------- */
 
 enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX_BF16 };
-/* Returns the widest instruction set that both this processor and $PT_ISA allow. */
+/* Returns the instruction set of $PT_ISA, or by default the widest that this processor has; ends
+ * the program if $PT_ISA is unknown or not supported. */
 enum isa cpu_isa(void);
-/* Selects cpu_isa() and returns it; cpu_isa_in_use(): the selection, without reading $PT_ISA. */
+/* Makes cpu_isa() the selected instruction set, and returns it. */
 enum isa cpu_isa_use(void);
+/* Returns the selected instruction set; the first call selects it. */
 enum isa cpu_isa_in_use(void);
 
 /* ---- vectors --------------------------------------------------------------------- */
@@ -82,12 +84,14 @@ static inline float v16_sum(v16 v)
 	return b[0] + b[1];
 }
 
+/* Returns the larger element of each lane; b where either is NaN. */
 static inline v16 v16_max(v16 a, v16 b)
 {
 	v16i keep = a > b;
 	return (v16)(((v16i)a & keep) | ((v16i)b & ~keep));
 }
 
+/* Returns the sum of x[i] y[i] in an order that depends only on n: four vectors of sums. */
 static inline float dot(const float *x, const float *y, int64_t n)
 {
 	v16 a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0};
@@ -105,6 +109,7 @@ static inline float dot(const float *x, const float *y, int64_t n)
 	return v16_sum((a0 + a1) + (a2 + a3));
 }
 
+/* Returns the sum of x[i] in an order that depends only on n: two vectors of sums. */
 static inline float sum_of(const float *x, int64_t n)
 {
 	v16 a0 = {0}, a1 = {0};

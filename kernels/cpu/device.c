@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <sys/mman.h>
 
+/* Gets the free bytes of the host; `used` is not known, 0. */
 static void get_memory(const struct device *d, int64_t *used, int64_t *free_now)
 {
 	*used = 0;
@@ -40,6 +41,7 @@ static void copy_bytes(struct device *d, void *to, const void *from, size_t n_by
 		memcpy(to, from, n_bytes);
 }
 
+/* Copies synchronously; returns 0, a ticket that is complete. */
 static uint64_t copy_now(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {
@@ -47,6 +49,7 @@ static uint64_t copy_now(struct device *d, bool out, void *to, const void *from,
 	return 0;
 }
 
+/* Charges the time since the last call to its phase, and begins the phase `what`. */
 static void timer_start(struct device *d, enum device_timer what)
 {
 	double now = clock_seconds();
@@ -55,6 +58,7 @@ static void timer_start(struct device *d, enum device_timer what)
 	d->timer.what = what;
 }
 
+/* Gets the seconds of each phase, unless NULL, and resets them to 0. */
 static void timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
 	if (seconds)
@@ -76,6 +80,7 @@ const struct device_ops cpu_device_ops = {
 	.timer_read = timer_read,
 };
 
+/* Opens the CPU with the kernels of the selected instruction set; sizes the thread pool. */
 void device_open_cpu(struct device *d, int threads)
 {
 	static const struct kernels *const tables[] = {

@@ -34,7 +34,7 @@ static void fill_leaves(const struct combining *b, enum term kind, int worker, f
 	}
 }
 
-/* Sums the leaves of workers [first, first + n) by the canonical tree. */
+/* Sets out[] to the sums of the leaves of workers [first, first + n), by the canonical tree. */
 static void sum_tree(
 	const struct combining *b, enum term kind, int first, int n, float *out)
 {
@@ -52,7 +52,7 @@ static void sum_tree(
 		out[i] += right[i];
 }
 
-/* Computes a block of the result: elects signs, sums the terms, and divides by the shares. */
+/* Sets a block of `out`: elects the signs, sums the terms, divides by shares if c->normalize. */
 static void combine_block(struct combining *b, float *out)
 {
 	const float tiny = 1e-8f;
@@ -71,6 +71,7 @@ static void combine_block(struct combining *b, float *out)
 		out[b->first + i] /= fabsf(share[i]) < tiny ? 1 : share[i];
 }
 
+/* Sets out to the weighted sum of the workers' vectors, with a sign vote and normalizing if set. */
 void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 {
@@ -96,6 +97,7 @@ static int32_t kth_largest(const float *x, int64_t n, int64_t k)
 	return found;
 }
 
+/* Zeroes all but the k largest |x| of each row; of equal ones, keeps the first. */
 void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -117,6 +119,7 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 
 enum { DIGITS = 256 };
 
+/* Counts 8 bits of |x| from `shift` on, for each x with the higher bits of `found`. */
 static void count_digits(
 	int64_t *counts, const float *x, int64_t n, uint32_t found, int shift)
 {
@@ -126,6 +129,7 @@ static void count_digits(
 	}
 }
 
+/* Adds to counts[] a histogram of 8 bits of |x|, for elements with the higher bits of `found`. */
 void K(count_sizes)(
 	struct device *d, int64_t *counts, struct mat x, uint32_t found, int shift)
 {
@@ -150,6 +154,7 @@ void K(keep_sizes)(struct device *d, struct mat x, uint32_t least)
 		v[i] = (uint32_t)size_bits(v[i]) >= least ? v[i] : 0;
 }
 
+/* Keeps each element with probability `density`, times `scale`; zeroes the other elements. */
 void K(keep_random)(struct device *d, struct mat x, const struct keep *o)
 {
 	const struct keep keep = *o;

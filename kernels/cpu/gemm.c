@@ -12,6 +12,7 @@ struct buffer {
 enum { LEFT_PANELS, RIGHT_PANELS, KEPT_SUMS, FLOATS, N_BUFFERS };
 static _Thread_local struct buffer buffers[N_BUFFERS];
 
+/* Returns this thread's buffer, enlarged if below n_bytes; ends the program if memory is out. */
 static void *thread_buffer(int index, int64_t n_bytes)
 {
 	enum { PAGE = 4096 };
@@ -163,7 +164,7 @@ static void load_before(const struct step *s, float *sums, int64_t row, int64_t 
 			(size_t)cols * sizeof(*sums));
 }
 
-/* Computes a tile of the result: [row, row + rows) x [col, col + cols). */
+/* Adds a panel's terms to a tile of sums, unless masked; stores the result after the last panel. */
 static void multiply_tile(const struct step *s, const void *left, int64_t row_bytes,
 	int64_t row, int64_t rows, int64_t col)
 {
@@ -234,6 +235,7 @@ static void run_task(const struct step *s, int64_t i)
 		u->end();
 }
 
+/* Runs a step: packs all right panels, then runs all tasks; both in parallel unless g->serial. */
 static void run_step(const struct step *s)
 {
 	int64_t n = col_tiles(s);
@@ -304,6 +306,7 @@ void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 	}
 }
 
+/* Computes the matmul by the unit for its operands' types: fp32 and fp16, or bf16 and 8 bits. */
 void K(gemm)(const struct gemm *g)
 {
 	static const bool by_fp32[N_DTYPES] = {[DT_F32] = true, [DT_F16] = true};

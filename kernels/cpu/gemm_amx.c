@@ -53,6 +53,7 @@ static void pack_tiles(void *to, const struct operand *x, int64_t i, int64_t cou
 	}
 }
 
+/* Packs `count` rows from the i-th on, SUMS to a panel. */
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -68,7 +69,7 @@ static void pack_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	pack_tiles(to, x, j, count, k, n_k, true);
 }
 
-/* Multiplies two panels. AMX tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns. */
+/* Sets sums = (first ? 0 : sums) + left right. AMX tiles: 0-3 sums, 4-5 rows, 6-7 columns. */
 __attribute__((target("amx-tile,amx-bf16"))) static void multiply_panels(float *sums,
 	const void *left, int64_t row_bytes, const void *right, int64_t n_k, bool across,
 	bool first)
@@ -104,6 +105,7 @@ __attribute__((target("amx-tile,amx-bf16"))) static void multiply_panels(float *
 	_tile_stored(3, lower + SIDE, HALVES * ROW_BYTES);
 }
 
+/* Configures eight AMX tiles of 16 rows of 64 bytes; makes vector code flush subnormals to 0. */
 __attribute__((target("amx-tile"))) static void begin_tiles(void)
 {
 	static const struct {
@@ -117,7 +119,8 @@ __attribute__((target("amx-tile"))) static void begin_tiles(void)
 	_tile_loadconfig(&tiles);
 }
 
-/* Releases the tiles, so that Linux need not save them and the processor may sleep deeply. */
+/* Releases the AMX tiles, so that Linux need not save them and the processor may sleep deeply;
+ * restores the caller's treatment of subnormal numbers. */
 __attribute__((target("amx-tile"))) static void end_tiles(void)
 {
 	_tile_release();

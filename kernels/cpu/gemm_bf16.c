@@ -23,6 +23,7 @@ static int64_t round_to_group(int64_t n_k)
 #if defined(__x86_64__)
 static _Thread_local unsigned caller_csr; /* SSE control register of the caller */
 
+/* Saves this thread's SSE control register, and makes subnormal operands and results 0. */
 void K(flush_begin)(void)
 {
 	enum { DENORMALS_ARE_ZERO = 0x40, FLUSH_TO_ZERO = 0x8000 };
@@ -62,6 +63,7 @@ static void pack_left_padded(void *to, const struct operand *x, int64_t i, int64
 	}
 }
 
+/* Packs a right panel of the fp32 unit, padded with zeros to a whole group. */
 static void pack_right_padded(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -70,25 +72,27 @@ static void pack_right_padded(void *to, const struct operand *x, int64_t j, int6
 	memset((float *)to + n_k * COLS, 0, n_padding * COLS);
 }
 
+/* Adds to the sums, group by group, the chain of the even terms plus the chain of the odd terms. */
 static inline __attribute__((always_inline)) void multiply_chains(float *sums,
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k)
 {
 	for (int64_t k = 0; k < n_k; k += GROUP) {
 		const float *a = left + k * k_stride, *b = right + k * COLS;
-		vec even[ROWS][VECTORS], odd[ROWS][VECTORS], kept[ROWS][VECTORS];
+		vec even[ROWS][VECTORS], odd[ROWS][VECTORS], spilled[ROWS][VECTORS];
 		chain(even, a, row_stride, k_stride, b, GROUP, 2);
-		memcpy(kept, even, sizeof(kept)); /* frees the registers */
+		memcpy(spilled, even, sizeof(spilled)); /* frees the registers */
 		chain(odd, a + k_stride, row_stride, k_stride, b + COLS, GROUP, 2);
 #pragma GCC unroll 16
 		for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
 			for (int v = 0; v < VECTORS; v++)
 				*(vec *)(sums + i * COLS + v * LANES) +=
-					kept[i][v] + odd[i][v];
+					spilled[i][v] + odd[i][v];
 	}
 }
 
+/* Sets a tile of sums to (first ? 0 : sums) + left right, by chains in fp32. */
 static void multiply_fp32(float *sums, const void *left, int64_t row_bytes,
 	const void *right, int64_t n_k, bool across, bool first)
 {
@@ -152,6 +156,7 @@ struct quad {
 	uint16_t buf[QUAD][GEMM_TASK_ROWS];
 };
 
+/* Sets the lines of a quad, converted to bf16 in q->buf if they are 8-bit; zeros from n_k on. */
 static __attribute__((noinline)) void widen_quad(struct quad *q, const struct operand *x,
 	int64_t i, int64_t count, int64_t k, int64_t n_k)
 {
@@ -192,6 +197,7 @@ static void pack_left_across(word *to, const struct operand *x, int64_t i, int64
 	}
 }
 
+/* Packs `count` rows from the i-th on as pairs of terms, BF_ROWS rows to a panel, padded with 0. */
 static void pack_left_pairs(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -222,6 +228,7 @@ static void pack_right_across(word *to, const struct operand *x, int64_t j, int6
 	}
 }
 
+/* Packs [n_k / 2][BF_COLS] pairs of terms from `count` columns, NEAR terms at a time. */
 static void pack_right_pairs(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -292,6 +299,7 @@ static inline __attribute__((always_inline, target("avx512bf16"))) void multiply
 	}
 }
 
+/* Sets a tile of sums to (first ? 0 : sums) + left right, by VDPBF16PS. */
 __attribute__((target("avx512bf16"))) static void multiply_bf16(float *sums,
 	const void *left, int64_t row_bytes, const void *right, int64_t n_k, bool across,
 	bool first)
@@ -351,7 +359,8 @@ static bool adds_in_order(const struct gemm_unit *u)
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
 }
 
-/* Returns adds_in_order(), which is called once, or in several threads at the same time. */
+/* Returns adds_in_order() of the unit, and stores it in *state, so that later calls need not test
+ * again. Several threads may test at the same time. */
 static bool is_usable(const struct gemm_unit *u, atomic_int *state)
 {
 	enum { UNKNOWN, RIGHT, WRONG };

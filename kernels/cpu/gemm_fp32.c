@@ -79,6 +79,7 @@ static void pack_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	}
 }
 
+/* Sets a tile of sums to (first ? 0 : sums) + the chains over n_k terms. */
 static inline __attribute__((always_inline)) void multiply_panels(float *sums,
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k, bool first)

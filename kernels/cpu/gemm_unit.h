@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void zero_sums(float *sums, int64_t
 		*(vec *)(sums + i) = SPREAD(0);
 }
 
-/* c = the chains, from 0 on, over terms 0, step, 2 step, ... of n_k. */
+/* Sets c[i][v] to the chain of multiply-adds, from 0 on, over terms 0, step, 2 step, ... < n_k. */
 static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k, int64_t step)
@@ -109,10 +109,10 @@ enum { FP32_DEPTH = 384, FP32_STRIDE = FP32_DEPTH + 16 };
 
 typedef uint32_t word __attribute__((may_alias));
 
-/* to[k][i] = x[i][k] for i, k < EDGE, in rows of `width` and `stride` words */
 #if defined(__AVX__)
 enum { EDGE = 8 };
 
+/* Sets to[k][i] = x[i][k] for i, k < EDGE; rows are `width` and `stride` words apart. */
 static inline void transpose_square(
 	word *to, int64_t width, const word *x, int64_t stride)
 {
@@ -138,6 +138,7 @@ static inline void transpose_square(
 #elif defined(__SSE2__)
 enum { EDGE = 4 };
 
+/* Sets to[k][i] = x[i][k] for i, k < EDGE; rows are `width` and `stride` words apart. */
 static inline void transpose_square(
 	word *to, int64_t width, const word *x, int64_t stride)
 {
@@ -158,7 +159,7 @@ static inline void transpose_square(
 }
 #endif
 
-/* to[k][i] = x[i][k] for n x n_k 32-bit words of any type */
+/* Sets to[k][i] = x[i][k] for n x n_k 32-bit words; rows are `width` and `stride` words apart. */
 static inline void transpose_words(
 	void *to, int64_t width, const void *x, int64_t stride, int64_t n, int64_t n_k)
 {

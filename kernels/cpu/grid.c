@@ -90,6 +90,7 @@ static void add_leaf(uint64_t *to, const float *x, int64_t n, float scale, int l
 		add_large_leaf(to, x, n, scale);
 }
 
+/* Adds n sums, which may wrap. */
 static void add_sum(uint64_t *to, const int64_t *x, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
@@ -170,6 +171,7 @@ static bool round_leaves(
 	return true;
 }
 
+/* Sets (or with s->add increases) the sums, and the rounded sums if wanted; counts bad elements. */
 void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
 	const float scale = (float)power_of_2(grid->exponent);
@@ -189,6 +191,7 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	}
 }
 
+/* Adds the counts of bad elements to a sum of squares, as -infinities and NaNs. */
 void K(grid_count)(struct device *d, struct exact *x, const struct grid *grid)
 {
 	x->n_neg_inf += (int64_t)grid->beyond;

@@ -25,6 +25,7 @@ static bool has_amx(void)
 }
 #endif
 
+/* Returns the widest instruction set that this CPU and pt have. Requests AMX from Linux. */
 static int widest_isa(void)
 {
 #if defined(__x86_64__)

@@ -62,6 +62,7 @@ void K(linear_gelu_fwd)(struct device *d, struct mat y, struct mat a, struct mat
 	K(act_fwd)(d, ACT_GELU_TANH, y, a, none);
 }
 
+/* Computes da = gelu'(a) (dy w), and its column sums unless sums.p is NULL. */
 void K(linear_gelu_bwd)(struct device *d, struct mat da, struct mat dy, struct mat w,
 	struct mat a, struct mat sums)
 {
@@ -72,6 +73,7 @@ void K(linear_gelu_bwd)(struct device *d, struct mat da, struct mat dy, struct m
 		K(bias_bwd)(d, sums, da);
 }
 
+/* Adds the bias to each row of y. */
 void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 {
 	BUG_ON(bias.cols != y.cols);
@@ -89,6 +91,7 @@ void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 	}
 }
 
+/* Sets db to the sum of the rows of dy, in blocks of 64 rows. */
 void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 {
 	enum { COLS = 64, ROWS = 64 };

@@ -43,6 +43,7 @@ static void normalize(struct mat y, int64_t i, const float *in, float mean, floa
 	}
 }
 
+/* Normalizes each row of x into y, and stores mean and rstd in stats; raises y's amax. */
 void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {
@@ -116,6 +117,7 @@ void K(norm_bwd_x)(struct device *d, enum norm_kind kind, struct mat dx, struct 
 	bwd_x_rows(kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
+/* Sets dgamma, and dbeta unless NULL, to sums over rows [first, first + rows), 64 at a time. */
 void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows)
@@ -148,6 +150,7 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 	}
 }
 
+/* Adds to dx; sets dgamma, dbeta, the rounded copy of dx and the copy's column sums, if wanted. */
 void K(norm_bwd)(struct device *d, enum norm_kind kind, const struct norm_grads *to,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
@@ -181,6 +184,7 @@ static float head_rstd(struct mat x, int64_t at, int64_t dim, float eps)
 	return 1.0f / sqrtf(square / (float)dim + eps);
 }
 
+/* Normalizes each head of gamma.cols channels by RMSNorm. */
 void K(head_norm_fwd)(
 	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
 {
@@ -214,7 +218,7 @@ static void load_head_piece(float *e, float *h, struct mat dy, struct mat x, int
 		h[j] = in[j] * rstd;
 }
 
-/* Computes dx = rstd (e - h mean(e h)) for each head. */
+/* Sets dx = rstd (e - h mean(e h)) for each head, with e = dy gamma and h = x rstd. */
 void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct mat x,
 	struct mat gamma, float eps)
 {
@@ -242,7 +246,7 @@ void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct m
 	}
 }
 
-/* Works in parallel over columns, so that each sum is over the heads in order. */
+/* Sets dgamma to sums over all heads, in order: threads have different columns. */
 void K(head_norm_bwd_w)(
 	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
 {

@@ -27,6 +27,7 @@ typedef uint64_t words __attribute__((vector_size(WORDS_BYTES)));
 typedef uint32_t narrow_words
 	__attribute__((vector_size(WORDS_BYTES / 2), aligned(4), may_alias));
 
+/* Stores the lower 32 bits of each lane. */
 static inline void store_words(uint32_t *to, words x)
 {
 	*(narrow_words *)to = __builtin_convertvector(x, narrow_words);
@@ -61,6 +62,7 @@ static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key 
 	}
 }
 
+/* Computes all numbers of a tile of the key's sequence: mean 0, deviation 1, first draws. */
 static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 {
 	uint32_t w[4][NORMAL_LANES];
@@ -73,7 +75,8 @@ static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 	}
 }
 
-/* Computes numbers [from, end) of one tile. */
+/* Sets to[] to numbers [from, end) of the sequence, all in one tile, with o's mean, deviation and
+ * limit. */
 static void fill_part(float *to, const struct normal *o, int64_t from, int64_t end)
 {
 	float z[NORMAL_TILE];
@@ -86,7 +89,7 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 		to[i] = o->mean + o->std * z[skip + i];
 }
 
-/* Works in parallel over the tiles of all rows; `tiles`: the most that a row can overlap. */
+/* Fills x with normal numbers, in parallel over the tiles of all rows. `tiles`: maximum per row. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	int64_t step = row_step(o->rng.row_step, x);

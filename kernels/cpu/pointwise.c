@@ -84,6 +84,7 @@ static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int
 	}
 }
 
+/* Computes y = x with dropped elements 0 and the other elements divided by 1 - p; y may be x. */
 void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -117,6 +118,7 @@ static void residual_piece(float *y, const float *x, struct mat sum, const float
 		y[j] = x[j] + in[j];
 }
 
+/* Computes y = x + dropout(sum + bias); bias.p and o may be NULL. */
 void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -131,6 +133,7 @@ void K(residual)(struct device *d, struct mat y, struct mat x, struct mat sum,
 	}
 }
 
+/* Rotates the pairs (a[j], b[j]) in place by angles with these cosines and sines; sign -1: back. */
 static void rotate_pairs(
 	float *a, float *b, const float *cosine, const float *sine, float sign, int64_t n)
 {
@@ -141,6 +144,7 @@ static void rotate_pairs(
 	}
 }
 
+/* Rotates the pairs (j, j + dim/2) of each head in place by the angles of the row's position. */
 void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
@@ -164,6 +168,7 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	}
 }
 
+/* Sets (or with `add`, increases) each row of y by its token's row of w, by 0 outside of w. */
 void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {
@@ -185,7 +190,8 @@ void K(embed_fwd)(struct device *d, struct mat y, struct mat w, const int32_t *i
 	}
 }
 
-/* Works in parallel over columns, so that each sum is over the rows in order. */
+/* Sets each row of dw to the sum of the rows of dy with its token. Works in parallel over columns,
+ * so that each sum is over the rows in order. */
 void K(embed_bwd)(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {

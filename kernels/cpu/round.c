@@ -10,6 +10,7 @@
 			y[i] = result;          \
 		break;
 
+/* Widens n elements of a 16-bit or 8-bit type to fp32. */
 void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
 {
 	const uint16_t *half = from;
@@ -24,6 +25,7 @@ void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
 	}
 }
 
+/* Rounds n floats to nearest, as bf16 or fp16. */
 static void narrow_half(uint16_t *y, enum dtype type, const float *x, int64_t n)
 {
 	int64_t i = 0;
@@ -53,6 +55,7 @@ void K(narrow_run)(void *y, enum dtype type, const float *x, int64_t n)
 		narrow_byte(y, type, x, n);
 }
 
+/* Sets y[i] to x[i] scale, rounded to the format `type` and stored as fp32. */
 static void round_run(float *y, const float *x, int64_t n, enum dtype type, float scale)
 {
 	switch (type) {
@@ -76,6 +79,7 @@ static void round_piece(
 	piece_store(y, at, n, out);
 }
 
+/* Casts x scale to the format `type`, stored in it or as fp32, and raises y's amax. */
 void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, float scale)
 {
 	int64_t n = mat_size(y);
@@ -108,6 +112,7 @@ static void cast_tile(struct mat y, struct mat x, int64_t r, int64_t rows, int64
 	}
 }
 
+/* Casts x scale to fp8, into y.p (unless NULL) and, transposed, into y.transposed. */
 static void cast_transposed(struct mat y, struct mat x, float scale)
 {
 	int64_t n_across = ceil_div(x.cols, TILE), n_down = ceil_div(x.rows, TILE);
@@ -119,6 +124,7 @@ static void cast_transposed(struct mat y, struct mat x, float scale)
 	}
 }
 
+/* Casts x to fp8 with the scale for *amax; also sets y.transposed unless NULL, and *inverse. */
 void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
@@ -153,6 +159,7 @@ void K(widen)(struct device *d, struct mat y, const uint16_t *x, enum dtype type
 		K(widen_run)((float *)y.p + i, x + i, type, min64(PIECE, size - i));
 }
 
+/* Casts x, times the scale for *amax, to the bytes of e4m3. */
 void K(narrow_scaled)(struct device *d, uint8_t *y, struct mat x, const float *amax)
 {
 	const float scale = float8_scale(dtype_table[DT_E4M3].largest, *amax);
@@ -166,6 +173,7 @@ void K(narrow_scaled)(struct device *d, uint8_t *y, struct mat x, const float *a
 	}
 }
 
+/* Widens the bytes of e4m3, and divides them by the scale for *amax. */
 void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const float *amax)
 {
 	float *p = y.p;
@@ -176,6 +184,7 @@ void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const flo
 		p[i] = widen_bits(x[i], DT_E4M3) * inverse;
 }
 
+/* Raises *to to the largest |x|; to NaN if x has one. */
 void K(amax)(struct device *d, float *to, struct mat x)
 {
 	int64_t size = mat_size(x);

@@ -65,6 +65,7 @@ static int64_t linear_tiles(
 	return i;
 }
 
+/* Computes y = x w^T + bias with bits of a row that do not depend on the number of rows. */
 void K(linear_row)(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {
@@ -193,6 +194,7 @@ static int64_t skipped_keys(int64_t n, int64_t window)
 	return window ? max64(0, n - window) / STEP * STEP : 0;
 }
 
+/* Computes the attention of query i to keys 0 to first + i, or to the last `window` of them. */
 void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, struct mat v,
 	int64_t heads, int64_t kv_heads, int64_t dim, int64_t first, int64_t window,
 	float scale)

@@ -3,6 +3,7 @@
 #include "kernels/dtype_bits.h"
 #include "kernels/step_math.h"
 
+/* Stores the updated parameters in their 16-bit copy, if there is one. */
 static void write_copy(const struct update_part *x)
 {
 	int64_t n = x->n;
@@ -24,6 +25,7 @@ static void write_copy(const struct update_part *x)
 		}                                                                 \
 	}
 
+/* Updates one vector by AdamW: its moments m and v, then its parameters p. */
 static void adamw_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
@@ -44,6 +46,7 @@ static void adamw_part(const struct update_part *x, const struct update *o)
 }
 UPDATE(adamw)
 
+/* Updates one vector by SGD: its momentum m, if any, then its parameters p. */
 static void sgd_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
@@ -65,6 +68,7 @@ UPDATE(sgd)
 
 /* ---- Muon -------------------------------------------------------------------------- */
 
+/* Updates the momentum m of one vector, and stores the direction to orthogonalize in p. */
 static void muon_momentum_part(const struct update_part *x, const struct update *o)
 {
 	const struct update a = *o;
@@ -80,6 +84,7 @@ static void muon_momentum_part(const struct update_part *x, const struct update 
 }
 UPDATE(muon_momentum)
 
+/* Updates the parameters p of one vector by Muon, with the orthogonalized direction in g. */
 static void muon_update_part(const struct update_part *x, const struct update *o)
 {
 	float *p = x->p, shrink = 1.0f - o->lr * x->decay;
@@ -101,6 +106,7 @@ static int64_t sliced_index(
 	return transposed ? col * s->rows + row : row * s->cols + col;
 }
 
+/* Sets x to the sliced matrix divided by its norm; transposed if it has more rows than columns. */
 void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 	const struct sliced *s, const struct exact *squares)
 {
@@ -120,6 +126,7 @@ void K(muon_normalize)(struct device *d, struct mat x, const float *slices,
 	}
 }
 
+/* Copies x back to slices: the inverse of muon_normalize's layout. */
 void K(muon_unpack)(struct device *d, float *slices, struct mat x, const struct sliced *s)
 {
 	int64_t width = s->cols / s->slices;
@@ -181,6 +188,7 @@ void K(exact_sum)(struct device *d, struct exact *x, const float *v, int64_t n)
 	exact_normalize(x);
 }
 
+/* Adds to *x, exactly, the sums of squares of m's rows, each rounded to double. */
 static void add_squares(struct exact *x, struct mat m)
 {
 	enum { ROWS = 512 };
@@ -211,6 +219,7 @@ void K(zero)(struct device *d, struct mat x)
 			(size_t)(min64(PARALLEL_FROM, n - i) * dtype_bytes(x.type)));
 }
 
+/* Copies a matrix row by row: its rows may be ranges of columns of a wider matrix. */
 static void copy_columns(struct mat to, struct mat from)
 {
 	BUG_ON(to.rows != from.rows);
@@ -248,6 +257,7 @@ int64_t K(find_nonfinite)(struct device *d, struct mat x)
 	return -1;
 }
 
+/* Returns the sum of the hashes of n elements with indices from `first` on. */
 static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 {
 	uint64_t total = 0;
@@ -259,6 +269,7 @@ static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 	return total;
 }
 
+/* Adds to *sum the hashes of all elements; element (i, j) has index first + i stride + j. */
 void K(hash)(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)
 {

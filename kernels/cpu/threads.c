@@ -57,6 +57,7 @@ static void futex(atomic_uint *word, int op, unsigned value)
  * timed out (the awaited thread's processor has other work). */
 static _Thread_local int spins = MAX_SPINS;
 
+/* Raises this thread's number of spins after a success, and lowers it after a timeout. */
 static void adapt_spins(bool success)
 {
 	spins += success ? spins / 8 : -spins / 4;
@@ -83,6 +84,7 @@ static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep
 	return now;
 }
 
+/* Runs regions forever: waits for the next one, runs it, and wakes the caller if it ends last. */
 static void *run_worker(void *worker)
 {
 	struct worker *w = worker;
@@ -100,8 +102,8 @@ static void *run_worker(void *worker)
 	return NULL;
 }
 
-/* Starts workers 1 .. n unless they run, or fewer if threads cannot be created. Returns the
- * number of them that run. */
+/* Creates the threads of workers 1 .. n that do not run yet. Returns how many of the n run: fewer
+ * if a thread cannot be created. */
 static int start_workers(int n)
 {
 	if (!pool.workers)
@@ -119,7 +121,7 @@ static int start_workers(int n)
 	return pool.n_started < n ? pool.n_started : n;
 }
 
-/* Starts the region in workers 1 .. n, and wakes those that sleep. */
+/* Starts the region of the pool in workers 1 .. n, and wakes the workers that sleep. */
 static void start_region(int n)
 {
 	atomic_store_explicit(&pool.running, (unsigned)n, memory_order_relaxed);
@@ -131,6 +133,7 @@ static void start_region(int n)
 	}
 }
 
+/* Blocks until all workers have finished the region. */
 static void wait_for_workers(void)
 {
 	unsigned left;
@@ -154,6 +157,7 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 _Bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end);
 void GOMP_loop_end_nowait(void);
 
+/* Runs a region in this thread alone, as thread 0 of a team of one. */
 static void run_serially(void (*fn)(void *), void *data)
 {
 	int outer = team_size, id = thread_id;
@@ -164,6 +168,7 @@ static void run_serially(void (*fn)(void *), void *data)
 	thread_id = id;
 }
 
+/* Runs fn(data) in all threads of a team (0: pool.threads), and waits; nested: in one thread. */
 void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigned flags)
 {
 	int team = num_threads ? (int)num_threads : pool.threads;
@@ -210,6 +215,7 @@ _Bool GOMP_loop_nonmonotonic_dynamic_start(
 	return GOMP_loop_nonmonotonic_dynamic_next(from, to);
 }
 
+/* Gets the next chunk [*start, *end) of the region's loop; false: no iterations are left. */
 _Bool GOMP_loop_nonmonotonic_dynamic_next(long *start, long *end)
 {
 	if (depth > 1)

@@ -48,6 +48,7 @@ static void round_codes(float *x, int64_t n, float scale)
 		x[i] = (x[i] / scale + magic) - magic;
 }
 
+/* Replaces x[i] by x[i] / scale, rounded stochastically to an integer in [-MAX_CODE, MAX_CODE]. */
 static void round_codes_random(
 	float *x, int64_t n, float scale, const struct rng_stream *c)
 {
@@ -60,6 +61,7 @@ static void round_codes_random(
 	}
 }
 
+/* Replaces a row by scale * code; stores codes unless NULL; returns scale. c NULL: to nearest. */
 static float quantize_row(float *x, int64_t n, int8_t *codes, const struct rng_stream *c)
 {
 	float scale = row_scale(x, n, c);
@@ -76,6 +78,7 @@ static float quantize_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 	return scale;
 }
 
+/* Replaces each row by scale * code; stores codes and scales unless NULL. o NULL: to nearest. */
 void K(quantize)(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
@@ -102,6 +105,7 @@ void K(dequantize)(
 	}
 }
 
+/* Packs the nonzero elements of each row, at most k, and zeros to make up k, with their columns. */
 void K(topk_pack)(struct device *d, float *values, void *columns, bool wide, struct mat x,
 	int64_t k)
 {
@@ -123,6 +127,7 @@ void K(topk_pack)(struct device *d, float *values, void *columns, bool wide, str
 	}
 }
 
+/* Sets each row to 0 except for its k packed elements. */
 void K(topk_scatter)(struct device *d, struct mat x, const float *values,
 	const void *columns, bool wide, int64_t k)
 {

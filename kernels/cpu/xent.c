@@ -62,6 +62,7 @@ static float smoothed(float target_logit, float sum, float e, int64_t vocab)
 	return target_logit > -INFINITY ? (1 - e) * target_logit + even : even;
 }
 
+/* Sets the max, sum and target of rows for this slice of the vocabulary; targets < 0: no weight. */
 void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
@@ -85,7 +86,7 @@ void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
 	}
 }
 
-/* Sums exponentials by the canonical tree: pairs of neighbors; a node without a pair moves up. */
+/* Returns the sum of e^(x - top) over slices by the canonical tree; an unpaired node moves up. */
 static float sum_exp_tree(const float *max, const float *sum, int64_t rows, int64_t begin,
 	int64_t end, int64_t n_slices, float top)
 {
@@ -98,7 +99,7 @@ static float sum_exp_tree(const float *max, const float *sum, int64_t rows, int6
 	return left + sum_exp_tree(max, sum, rows, middle, end, n_slices, top);
 }
 
-/* Sums the addends of slices [begin, end) by the canonical tree. */
+/* Returns the sum of the addends of slices [begin, end) by the canonical tree. */
 static float sum_tree(
 	const float *x, int64_t rows, int64_t begin, int64_t end, int64_t n_slices)
 {
@@ -110,6 +111,7 @@ static float sum_tree(
 				  : left + sum_tree(x, rows, middle, end, n_slices);
 }
 
+/* Combines the statistics of all slices into the log-sum-exp and the loss of each row. */
 void K(xent_join)(struct device *d, float *lse, float *loss, struct xent_stats stats,
 	int64_t n_slices, int64_t rows, struct xent_terms terms)
 {
@@ -138,6 +140,7 @@ void K(xent_join)(struct device *d, float *lse, float *loss, struct xent_stats s
 	}
 }
 
+/* Overwrites the logits with their gradient; padding columns and rows without weight become 0. */
 void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
 	const float *scale_at)
@@ -167,7 +170,7 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 	}
 }
 
-/* Works row by row, so that a row stays in the cache. */
+/* Sets the loss and overwrites the logits with their gradient, row by row: a row stays in cache. */
 void K(xent_fused)(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)

@@ -49,6 +49,7 @@ template <typename T> static __host__ __device__ constexpr float units_per_one(v
 	return sizeof(T) == 4 ? 1 : LOG2_E;
 }
 
+/* Returns e^x for a score x in units. */
 template <typename T> static __device__ inline float exp_units(float x)
 {
 	return sizeof(T) == 4 ? expf(x) : exp2_fast(x);
@@ -97,6 +98,7 @@ struct drop {
 	float scale;
 };
 
+/* Returns the dropout of a call in the form that kernels use. */
 static inline struct drop make_drop(const struct attn *a)
 {
 	/* philox_uniform(x) < p, without rounding, is x >> 8 < p 2^24 */
@@ -105,10 +107,10 @@ static inline struct drop make_drop(const struct attn *a)
 		(uint32_t)a->first_head, below, 1 / (1 - a->drop.p)};
 }
 
-/* Computes keep[] of the four elements that a lane has in 16 x 8 scores. `row` and `col` are the
- * positions of the first row and column; rows are keys if KEYS, else queries. A Philox block is
- * for one query and four consecutive keys: lanes that need words of the same blocks compute
- * one block each and exchange words. */
+/* Sets keep[] to 0 or 1/(1-p) for the four elements that a lane has in 16 x 8 scores. `row` and
+ * `col` are the positions of the first row and column; rows are keys if KEYS, else queries. A
+ * Philox block is for one query and four consecutive keys: lanes that need words of the same blocks
+ * compute one block each and exchange words. */
 template <bool KEYS>
 static __device__ inline void dropout_factors(
 	float keep[4], const struct drop &d, int batch, int head, int row, int col)
@@ -124,16 +126,16 @@ static __device__ inline void dropout_factors(
 			philox(d.key, high | key >> 2, query, sample, step);
 		bool odd = g & 1, upper = g & 2;
 		for (int i = 0; i < 4; i += 2) {
-			uint32_t give = odd ? x.x[i] : x.x[i + 1];
-			uint32_t got = __shfl_xor_sync(ALL_LANES, give, 4);
-			w[i] = odd ? got : x.x[i];
-			w[i + 1] = odd ? x.x[i + 1] : got;
+			uint32_t sent = odd ? x.x[i] : x.x[i + 1];
+			uint32_t received = __shfl_xor_sync(ALL_LANES, sent, 4);
+			w[i] = odd ? received : x.x[i];
+			w[i + 1] = odd ? x.x[i + 1] : received;
 		}
 		for (int i = 0; i < 2; i++) {
-			uint32_t give = upper ? w[i] : w[i + 2];
-			uint32_t got = __shfl_xor_sync(ALL_LANES, give, 8);
-			w[i] = upper ? got : w[i];
-			w[i + 2] = upper ? w[i + 2] : got;
+			uint32_t sent = upper ? w[i] : w[i + 2];
+			uint32_t received = __shfl_xor_sync(ALL_LANES, sent, 8);
+			w[i] = upper ? received : w[i];
+			w[i + 2] = upper ? w[i + 2] : received;
 		}
 	} else {
 		/* Lanes t and t + 1 need halves of the two blocks of rows g and g + 8. */
@@ -141,17 +143,18 @@ static __device__ inline void dropout_factors(
 		int key = col + 2 * t, query = row + g + (odd ? 8 : 0);
 		struct philox_block x =
 			philox(d.key, high | key >> 2, query, sample, step);
-		uint32_t got0 = __shfl_xor_sync(ALL_LANES, odd ? x.x[0] : x.x[2], 1);
-		uint32_t got1 = __shfl_xor_sync(ALL_LANES, odd ? x.x[1] : x.x[3], 1);
-		w[0] = odd ? got0 : x.x[0];
-		w[1] = odd ? got1 : x.x[1];
-		w[2] = odd ? x.x[2] : got0;
-		w[3] = odd ? x.x[3] : got1;
+		uint32_t received0 = __shfl_xor_sync(ALL_LANES, odd ? x.x[0] : x.x[2], 1);
+		uint32_t received1 = __shfl_xor_sync(ALL_LANES, odd ? x.x[1] : x.x[3], 1);
+		w[0] = odd ? received0 : x.x[0];
+		w[1] = odd ? received1 : x.x[1];
+		w[2] = odd ? x.x[2] : received0;
+		w[3] = odd ? x.x[3] : received1;
 	}
 	for (int i = 0; i < 4; i++)
 		keep[i] = w[i] < d.below ? 0 : d.scale;
 }
 
+/* Stores x and y as T at to[0] and to[1], or only the first n. whole: `to` is aligned for both. */
 template <typename T>
 static __device__ inline void store_two(T *to, float x, float y, int n, bool whole)
 {
@@ -166,6 +169,7 @@ static __device__ inline void store_two(T *to, float x, float y, int n, bool who
 		to[1] = narrow<T>(y);
 }
 
+/* Returns *x, or 0 without a load. */
 static __device__ inline float load_if(const float *x, bool is_present)
 {
 	return is_present ? *x : 0;

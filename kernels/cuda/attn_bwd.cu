@@ -116,7 +116,7 @@ template <bool KEYS, int MT, int NT> struct query_values {
 	}
 };
 
-/* Loads lse or delta times `factor`; outside the chunk, the value is `otherwise`. */
+/* Sets a lane's values to lse or delta times `factor`; to `otherwise` outside the chunk. */
 template <bool KEYS, int MT, int NT>
 static __device__ inline void load_query_values(struct query_values<KEYS, MT, NT> &to,
 	const float *from, float factor, float otherwise, struct tile_span s, int row)
@@ -179,7 +179,8 @@ static __device__ inline void probabilities(float (&s)[MT][NT][4],
 	}
 }
 
-/* Adds the gradients of one tile of the other side. x: keys or queries; y: values or dout. */
+/* Adds the contribution of one tile of the other side to dx (dq or dk) and dv, in registers. own_x,
+ * other_x: keys or queries; own_y, other_y: values or dout. */
 template <typename T, int D, enum bwd_part PART, bool DROP, bool STARTS, int MT>
 static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	float (&dv)[MT][D / 8][4], const struct bwd_args &x, int batch, int head,
@@ -247,6 +248,7 @@ static __device__ inline void load_other_tile(T *other_x, T *other_y,
 	copy_commit();
 }
 
+/* Computes one tile of dq, or of dk and dv, and adds it to global memory; with x.begin, sets it. */
 template <typename T, int D, enum bwd_part PART, bool DROP, bool STARTS>
 static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	bwd_shape<T, D, PART>::BLOCKS) bwd(const struct bwd_args x)
@@ -302,6 +304,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 		store_gradient_tile<T, D>(x.dv, x, batch, head, own, row, dv, 1);
 }
 
+/* Launches the kernel that computes one part of the gradients, with one block per tile. */
 template <typename T, int D, enum bwd_part PART>
 static void launch_bwd_part(
 	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
@@ -318,6 +321,7 @@ static void launch_bwd_part(
 		x);
 }
 
+/* Launches delta_rows() with LANES lanes per row. */
 template <typename T, typename O, int LANES>
 static void launch_delta_rows(struct device *d, const struct bwd_args &x, int64_t batch)
 {
@@ -330,6 +334,7 @@ static void launch_delta_rows(struct device *d, const struct bwd_args &x, int64_
 		x, (unsigned)tiles);
 }
 
+/* Computes delta of all heads, with 8, 16 or 32 lanes per row of a head. */
 template <typename T, typename O>
 static void launch_delta(struct device *d, const struct bwd_args &x, int64_t batch)
 {
@@ -349,6 +354,7 @@ static void launch_delta(struct device *d, const struct bwd_args &x, int64_t bat
 		launch_delta_rows<T, O, WARP>(d, x, batch);
 }
 
+/* Launches the kernels for dk and dv, in two launches for large heads, and for dq. */
 template <typename T, int D>
 static void launch_bwd(
 	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
@@ -368,6 +374,7 @@ static void check_gradient(struct mat gradient, struct mat operand, bool begin)
 	BUG_ON(gradient.type != DT_F32 && (gradient.type != operand.type || !begin));
 }
 
+/* Adds a pair of chunks to dq, dk and dv, or with `begin` sets them, and delta. */
 extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
@@ -377,7 +384,7 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 	check_gradient(dq, q, begin);
 	check_gradient(dk, k, begin);
 	check_gradient(dv, v, begin);
-	by_type(q.type, [&](auto number) {
+	call_by_type(q.type, [&](auto number) {
 		using T = decltype(number);
 		const struct bwd_args x = {query_heads(q, a), key_heads(k, a),
 			key_heads(v, a), query_heads(o, a), query_heads(dout, a),

@@ -16,6 +16,7 @@ struct bwd_args {
 	struct starts starts;
 };
 
+/* Stores a warp's rows of a gradient times `scale`; adds them unless x.begin. */
 template <typename T, int D, int MT>
 static __device__ inline void store_gradient_tile(struct heads to,
 	const struct bwd_args &x, int batch, int head, struct tile_span own, int row,

@@ -19,7 +19,7 @@ template <typename T, int D, bool DROP> struct fwd_shape {
 
 /* Loads the softmax state and the output of these rows from the previous call, if there was one. */
 template <int D, int MT>
-static __device__ inline void fwd_begin(struct running<D, MT> &a,
+static __device__ inline void load_fwd_state(struct running<D, MT> &a,
 	const struct fwd_args &x, int batch, int head, struct tile_span own, int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
@@ -42,7 +42,7 @@ static __device__ inline void fwd_begin(struct running<D, MT> &a,
 	}
 }
 
-/* Adds a tile of keys and values, for a warp's rows of a tile of queries, from `row` on. */
+/* Adds a tile of keys and values to the online softmax of a warp's queries, from `row` on. */
 template <typename T, int D, bool DROP, bool STARTS, int MT>
 static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fwd_args &x,
 	int batch, int head, struct tile_span keys, struct tile_span own, const T *q,
@@ -103,6 +103,7 @@ static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, in
 	copy_commit();
 }
 
+/* Computes a tile of queries from all tiles of keys; stores their output and softmax state. */
 template <typename T, int D, bool DROP, bool STARTS>
 static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	fwd_shape<T, D, DROP>::BLOCKS) fwd(const struct fwd_args x)
@@ -126,7 +127,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	struct running<D, S::MT> a;
 	load_tile<D, S::QUERIES, THREADS>(q, x.q, batch, head, own);
 	load_keys<T, D, DROP>(k, v, x, batch, kv_head, keys, 0);
-	fwd_begin(a, x, batch, head, own, row);
+	load_fwd_state(a, x, batch, head, own, row);
 	for (int i = 0; i < keys.n; i++) {
 		int current = i % 2 * TILE, next = TILE - current;
 		copy_wait<0>();
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 				k + current, v + current);
 	}
 	copy_wait<0>();
-	fwd_end<T, D>(a, x, batch, head, own, row);
+	store_fwd_result<T, D>(a, x, batch, head, own, row);
 }
 
 template <typename T, int D, bool DROP, bool STARTS>
@@ -159,13 +160,14 @@ static void launch_fwd(struct device *d, const struct fwd_args &x, const struct 
 		launch_fwd_kernel<T, D, false, STARTS>(d, x, a->batch);
 }
 
+/* Adds a chunk of keys to the online softmax: `begin` starts it, `end` finishes o and max (lse). */
 extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat o,
 	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
 	bool end)
 {
 	BUG_ON(q.type != k.type || q.type != v.type || !(a->scale > 0));
 	BUG_ON(o.type != DT_F32 && (o.type != q.type || !begin || !end));
-	by_type(q.type, [&](auto number) {
+	call_by_type(q.type, [&](auto number) {
 		using T = decltype(number);
 		const struct fwd_args x = {query_heads(o, a), query_heads(q, a),
 			key_heads(k, a), key_heads(v, a), max, sum,

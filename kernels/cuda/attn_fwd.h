@@ -21,6 +21,7 @@ template <int D, int MT> struct running {
 	float sum[MT][2]; /* sum over the keys of this lane's columns */
 };
 
+/* Starts an online softmax: no keys yet. */
 template <int D, int MT>
 static __device__ inline void init_running(struct running<D, MT> &a)
 {
@@ -41,9 +42,9 @@ static __device__ inline int64_t state_index(
 	return ((int64_t)batch * x.n_heads + head) * x.q.rows + s.row + row;
 }
 
-/* Replaces scores by probabilities relative to the new running maximum. The caller multiplies
- * earlier sums by `rescale`. Returns false if `rescale` is 1 in the whole warp, as it usually is
- * after the first keys. */
+/* Replaces scores by probabilities relative to the new running maximum, and updates a.top and
+ * a.sum. Sets the factors `rescale` for a.o, which the caller applies. Returns false if all factors
+ * of the warp are 1, as they usually are after the first keys. */
 template <typename T, int D, int MT, int NT>
 static __device__ inline bool softmax(struct running<D, MT> &a, float (&rescale)[MT][2],
 	float (&s)[MT][NT][4], float score)
@@ -74,6 +75,7 @@ static __device__ inline bool softmax(struct running<D, MT> &a, float (&rescale)
 	return __any_sync(ALL_LANES, fades);
 }
 
+/* Multiplies each row of the output in registers by its factor. */
 template <int D, int MT>
 static __device__ inline void rescale_sums(
 	struct running<D, MT> &a, const float (&rescale)[MT][2])
@@ -89,7 +91,7 @@ static __device__ inline void rescale_sums(
 
 /* Stores the softmax state of these rows; sets the factor of their output. */
 template <typename T, int D, int MT>
-static __device__ inline void fwd_state(float (&factor)[MT][2],
+static __device__ inline void store_fwd_state(float (&factor)[MT][2],
 	const struct running<D, MT> &a, const struct fwd_args &x, int batch, int head,
 	struct tile_span own, int row)
 {
@@ -111,10 +113,10 @@ static __device__ inline void fwd_state(float (&factor)[MT][2],
 
 /* Stores the softmax state and the output of these rows. */
 template <typename T, int D, int MT>
-static __device__ inline void fwd_end(const struct running<D, MT> &a,
+static __device__ inline void store_fwd_result(const struct running<D, MT> &a,
 	const struct fwd_args &x, int batch, int head, struct tile_span own, int row)
 {
 	float factor[MT][2];
-	fwd_state<T>(factor, a, x, batch, head, own, row);
+	store_fwd_state<T>(factor, a, x, batch, head, own, row);
 	store_tile_rows<T, D>(x.o, batch, head, own, row, a.o, factor, false);
 }

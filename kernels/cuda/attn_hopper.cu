@@ -19,7 +19,7 @@ struct attn_work *attn_work(struct device *d)
 	return cuda_of(d)->attn_work;
 }
 
-dim3 grid_of(struct device *d, const struct hopper_order &o)
+dim3 persistent_grid(struct device *d, const struct hopper_order &o)
 {
 	const struct cuda_device *c = cuda_of(d);
 	int64_t blocks = max64(1, c->multiprocessors - c->attn_spare);

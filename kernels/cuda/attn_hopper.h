@@ -26,13 +26,13 @@ void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
-/* Returns true if TMA can store rows of m, by rows_store(). */
+/* Returns true if TMA can store rows of m, by store_rows_by_tma(). */
 bool rows_storable(struct device *d, struct heads m);
 /* Returns the tensor map to store rows of m; an empty one if TMA cannot. */
 CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
 /* Returns a grid with one block per multiprocessor (persistent blocks), except those that
  * PT_LAB_ATTN_SPARE leaves to other streams; fewer for few items. */
-dim3 grid_of(struct device *d, const struct hopper_order &o);
+dim3 persistent_grid(struct device *d, const struct hopper_order &o);
 
 /* Returns a tensor map with boxes of `rows` rows and PANEL elements of a head. */
 CUtensorMap tile_map(
@@ -56,7 +56,8 @@ struct hopper_order {
 	struct attn_work *work;
 };
 
-static inline struct hopper_order order_of(struct device *d, const struct attn *a,
+/* Returns the order of the work items of a call with tiles of tile_rows rows and `heads` heads. */
+static inline struct hopper_order make_order(struct device *d, const struct attn *a,
 	int tile_rows, int64_t heads, enum dtype type)
 {
 	enum { CACHE = 16 << 20 };
@@ -70,12 +71,13 @@ static inline struct hopper_order order_of(struct device *d, const struct attn *
 		attn_work(d)};
 }
 
-/* Takes the next item. */
+/* Takes the next item from the counter that all blocks share; o.items or more: none is left. */
 static __device__ inline int next_item(const struct hopper_order &o)
 {
 	return (int)((o.any_first ? 0 : gridDim.x) + atomicAdd(&o.work->taken, 1u));
 }
 
+/* Returns the block's first item, which may have to be taken from the shared counter. */
 static __device__ inline int first_item(const struct hopper_order &o)
 {
 	return o.any_first ? next_item(o) : (int)blockIdx.x;
@@ -96,13 +98,16 @@ struct hopper_place {
 	int tile, head, batch; /* tile 0 is the first to compute */
 };
 
-static __device__ inline struct hopper_place place_of(
+/* Returns the tile, head and sequence of an item. */
+static __device__ inline struct hopper_place item_place(
 	const struct hopper_order &o, int item)
 {
-	int group = o.heads / o.kv_heads, each = o.section * group * o.tiles;
-	int first = item / each * o.section, here = min(o.section, o.groups - first);
-	int i = item % each, head = i % (here * group), kv = first + head / group;
-	return {i / (here * group), kv % o.kv_heads * group + head % group,
+	int group = o.heads / o.kv_heads, per_section = o.section * group * o.tiles;
+	int first = item / per_section * o.section;
+	int in_section = min(o.section, o.groups - first);
+	int i = item % per_section, head = i % (in_section * group);
+	int kv = first + head / group;
+	return {i / (in_section * group), kv % o.kv_heads * group + head % group,
 		kv / o.kv_heads};
 }
 
@@ -113,16 +118,16 @@ struct alignas(16) hopper_item {
 	struct hopper_place at;
 };
 
-static __device__ inline struct hopper_item item_of(
+static __device__ inline struct hopper_item make_item(
 	const struct hopper_order &o, int item)
 {
-	return {item, item < o.items ? place_of(o, item) : hopper_place()};
+	return {item, item < o.items ? item_place(o, item) : hopper_place()};
 }
 
-static __device__ inline struct hopper_place place_of(
+static __device__ inline struct hopper_place item_place(
 	const struct hopper_order &o, const struct hopper_item &i)
 {
-	return o.once ? i.at : place_of(o, i.item);
+	return o.once ? i.at : item_place(o, i.item);
 }
 
 /* ---- windows --------------------------------------------------------------------------
@@ -130,7 +135,8 @@ static __device__ inline struct hopper_place place_of(
  * Rows of a chunk that attend to each other with a window. WINDOW is false for kernels without
  * windows, which have no code for them. */
 
-static __device__ inline int pos_of(struct tile_runs r, int row)
+/* Returns the position in the sequence of a row of the chunk. */
+static __device__ inline int row_position(struct tile_runs r, int row)
 {
 	return r.n > 1 && row >= r.len ? r.pos[1] + row - r.len : r.pos[0] + row;
 }
@@ -138,7 +144,7 @@ static __device__ inline int pos_of(struct tile_runs r, int row)
 /* Returns the row of the first key that a query attends to. */
 static __device__ inline int first_row(struct tile_runs r, int window, int query)
 {
-	int pos = pos_of(r, query) - window + 1;
+	int pos = row_position(r, query) - window + 1;
 	if (r.n > 1 && pos >= r.pos[0] + r.len)
 		return r.len + max(0, pos - r.pos[1]);
 	return max(0, pos - r.pos[0]);
@@ -147,7 +153,7 @@ static __device__ inline int first_row(struct tile_runs r, int window, int query
 /* Returns the row of the last query that attends to a key. */
 static __device__ inline int last_row(struct tile_runs r, int window, int key)
 {
-	int pos = pos_of(r, key) + window - 1;
+	int pos = row_position(r, key) + window - 1;
 	if (r.n > 1 && pos >= r.pos[1])
 		return r.len + min(r.len - 1, pos - r.pos[1]);
 	return min(r.len - 1, pos - r.pos[0]);
@@ -173,6 +179,7 @@ static constexpr int hopper_bytes(int tiles, int other)
 	return PANEL_ALIGN + tiles + other;
 }
 
+/* Returns the first aligned address for tiles in shared memory. */
 static __device__ inline unsigned char *align_tiles(unsigned char *shared)
 {
 	return shared +
@@ -185,19 +192,20 @@ static __device__ inline int warpgroup_id(void)
 	return __shfl_sync(ALL_LANES, threadIdx.x / WARPGROUP, 0);
 }
 
-/* The stage of the ring at its use i, and the parity of its phase. */
-struct turn {
+/* A use of the ring of stages: its stage, and the parity of the phase of the stage's barriers. */
+struct ring_use {
 	int place, parity;
 };
 
-template <int STAGES> static __device__ inline struct turn turn_of(int i)
+/* Returns use i of a ring, from 0 on: stage i % STAGES. */
+template <int STAGES> static __device__ inline struct ring_use ring_use_at(int i)
 {
 	return {i % STAGES, i / STAGES % 2};
 }
 
 /* Enqueues copies of ROWS rows of a head from `row` on, panel by panel. */
 template <int D, int ROWS, typename T>
-static __device__ inline void panels_load(
+static __device__ inline void load_panels(
 	T *to, const CUtensorMap *map, uint64_t *barrier, int row, int head, int batch)
 {
 #pragma unroll
@@ -206,7 +214,7 @@ static __device__ inline void panels_load(
 			to + i * ROWS * PANEL, map, barrier, i * PANEL, head, row, batch);
 }
 
-/* Arrives once for the warp, after all its lanes. */
+/* Arrives at a barrier once for the whole warp, after all of its lanes have called this. */
 static __device__ inline void warp_arrive(uint64_t *barrier)
 {
 	__syncwarp();
@@ -222,7 +230,7 @@ static __device__ inline void warp_arrive(uint64_t *barrier)
 enum { WARP_ROWS = 16 };
 
 /* Blocks until the buffers of this warp are free: TMA has read what was stored before. */
-static __device__ inline void buffers_wait(void)
+static __device__ inline void wait_buffers(void)
 {
 	if (lane_id() == 0)
 		stores_wait();
@@ -232,7 +240,7 @@ static __device__ inline void buffers_wait(void)
 /* Enqueues the store of c times the factor of each row to the rows of a head from `row` on. buf:
  * [D / PANEL][WARP_ROWS][PANEL], swizzled as TMA expects; the lanes of a store use 32 banks. */
 template <typename T, int D>
-static __device__ inline void rows_store(T *buf, const CUtensorMap *map,
+static __device__ inline void store_rows_by_tma(T *buf, const CUtensorMap *map,
 	const float (&c)[D / 8][4], const float (&factor)[2], int row, int head,
 	int batch)
 {
@@ -246,7 +254,7 @@ static __device__ inline void rows_store(T *buf, const CUtensorMap *map,
 				both<T>(c[n][2 * i] * factor[i],
 					c[n][2 * i + 1] * factor[i]);
 	}
-	stores_tell();
+	publish_stores();
 	__syncwarp();
 	if (lane_id() == 0) {
 #pragma unroll
@@ -257,9 +265,9 @@ static __device__ inline void rows_store(T *buf, const CUtensorMap *map,
 	}
 }
 
-/* Converts accumulators to the A operand of a matmul. */
+/* Rounds sums p[16 rows, 8 NT] to 16 bits, in the layout of a left operand in registers. */
 template <typename T, int NT>
-static __device__ inline void operand_of(
+static __device__ inline void pack_operand(
 	uint32_t (&to)[NT / 2][4], const float (&p)[NT][4])
 {
 #pragma unroll

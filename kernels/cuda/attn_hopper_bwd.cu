@@ -34,7 +34,7 @@ struct hopper_bwd_shape {
 };
 
 template <class S> struct hopper_bwd_rest {
-	uint64_t mine, mine_free, full[S::STAGES], free[S::STAGES];
+	uint64_t own_full, own_free, full[S::STAGES], free[S::STAGES];
 	float lse[S::STAGES][S::COLS],
 		delta[S::STAGES][S::COLS]; /* delta of the tile's queries, with KEYS */
 	struct hopper_item item;	   /* rows that the block computes */
@@ -42,25 +42,25 @@ template <class S> struct hopper_bwd_rest {
 
 /* x: the operands of q k^T, keys and queries; y: the operands of dout v^T, values and dout. */
 struct hopper_bwd_args {
-	CUtensorMap my_x, my_y, their_x, their_y, dx, dy; /* dx: dk or dq; dy: dv */
-	bool store_x, store_y;				  /* store dx, dy by TMA */
+	CUtensorMap own_x, own_y, other_x, other_y, dx, dy; /* dx: dk or dq; dy: dv */
+	bool store_x, store_y;				    /* store dx, dy by TMA */
 	struct bwd_args a;
 	struct hopper_order order;
 };
 
 template <class S> struct hopper_bwd_memory {
 	using T = typename S::T;
-	T *my_x, *my_y, *their_x, *their_y; /* theirs: [STAGES][COLS][D] */
-	T *dx, *dy;			    /* a buffer for each warp */
+	T *own_x, *own_y, *other_x, *other_y; /* other_x, other_y: [STAGES][COLS][D] */
+	T *dx, *dy;			      /* a buffer for each warp */
 	struct hopper_bwd_rest<S> *rest;
 
 	__device__ inline explicit hopper_bwd_memory(unsigned char *shared)
 	{
-		my_x = (T *)align_tiles(shared);
-		my_y = my_x + S::ROWS * S::D;
-		their_x = my_y + S::ROWS * S::D;
-		their_y = their_x + S::STAGES * S::TILE;
-		dx = their_y + S::STAGES * S::TILE;
+		own_x = (T *)align_tiles(shared);
+		own_y = own_x + S::ROWS * S::D;
+		other_x = own_y + S::ROWS * S::D;
+		other_y = other_x + S::STAGES * S::TILE;
+		dx = other_y + S::STAGES * S::TILE;
 		dy = dx + S::ROWS * S::D;
 		rest = (struct hopper_bwd_rest<S> *)(dx + S::RESULTS * S::ROWS * S::D);
 	}
@@ -68,23 +68,23 @@ template <class S> struct hopper_bwd_memory {
 	/* Returns the tile at use i of the ring. */
 	__device__ inline const T *x_at(int i) const
 	{
-		return their_x + turn_of<S::STAGES>(i).place * S::TILE;
+		return other_x + ring_use_at<S::STAGES>(i).place * S::TILE;
 	}
 
 	__device__ inline const T *y_at(int i) const
 	{
-		return their_y + turn_of<S::STAGES>(i).place * S::TILE;
+		return other_y + ring_use_at<S::STAGES>(i).place * S::TILE;
 	}
 
 	__device__ inline void wait(int i) const
 	{
-		struct turn t = turn_of<S::STAGES>(i);
+		struct ring_use t = ring_use_at<S::STAGES>(i);
 		barrier_wait(&rest->full[t.place], t.parity);
 	}
 
 	__device__ inline void release(int i) const
 	{
-		warp_arrive(&rest->free[turn_of<S::STAGES>(i).place]);
+		warp_arrive(&rest->free[ring_use_at<S::STAGES>(i).place]);
 	}
 };
 
@@ -117,7 +117,7 @@ template <class S> struct bwd_tile {
 /* Returns the number of tiles of the other side for rows [begin, end) of a block; for keys, the
  * tiles of all query heads. */
 template <class S>
-static __device__ inline int their_tiles(
+static __device__ inline int count_other_tiles(
 	const struct bwd_args &x, const struct bwd_tile<S> &t, int begin, int end)
 {
 	constexpr int COLS = S::COLS;
@@ -129,13 +129,13 @@ static __device__ inline int their_tiles(
 /* Gets the first row of tile i, and its head: tiles of queries from the last to the first,
  * alternating between heads, so that the first tiles are visible to all keys. */
 template <class S>
-static __device__ inline void their_tile(const struct bwd_args &x,
-	const struct bwd_tile<S> &t, int i, int *row, int *their_head)
+static __device__ inline void get_other_tile(const struct bwd_args &x,
+	const struct bwd_tile<S> &t, int i, int *row, int *other_head)
 {
 	constexpr int COLS = S::COLS;
 	int all = (t.end + COLS - 1) / COLS, head = t.at.head;
 	*row = S::KEYS ? (all - 1 - i / x.group) * COLS : t.first + i * COLS;
-	*their_head = S::KEYS ? head * x.group + i % x.group : head / x.group;
+	*other_head = S::KEYS ? head * x.group + i % x.group : head / x.group;
 }
 
 /* ---- the producer warp ------------------------------------------------------------------ */
@@ -144,28 +144,28 @@ static __device__ inline void their_tile(const struct bwd_args &x,
  * their number. Lanes copy lse and delta of queries, which may not be aligned to 16 bytes;
  * outside the chunk they give probabilities of 0. */
 template <class S>
-static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &mine, int first)
+static __device__ inline int load_other_tiles(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &own, int first)
 {
 	constexpr int D = S::D, TILE = S::TILE, BYTES = TILE * 2;
 	constexpr bool KEYS = S::KEYS;
 	constexpr int EACH = S::COLS / WARP;
-	struct hopper_place at = mine.at;
-	int n = their_tiles(x.a, mine, mine.begin, mine.begin + S::ROWS);
+	struct hopper_place at = own.at;
+	int n = count_other_tiles(x.a, own, own.begin, own.begin + S::ROWS);
 	int lane = lane_id();
 	for (int i = 0; i < n; i++) {
-		struct turn t = turn_of<S::STAGES>(first + i);
+		struct ring_use t = ring_use_at<S::STAGES>(first + i);
 		int row, head;
 		float lse[EACH], delta[EACH];
-		their_tile(x.a, mine, i, &row, &head);
+		get_other_tile(x.a, own, i, &row, &head);
 		int64_t state =
 			((int64_t)at.batch * x.a.n_heads + head) * x.a.q.rows + row;
 #pragma unroll
 		for (int j = 0; KEYS && j < EACH; j++) {
 			int query = j * WARP + lane;
-			bool there = row + query < x.a.q.rows;
-			lse[j] = there ? x.a.lse[state + query] * LOG2_E : INFINITY;
-			delta[j] = there ? x.a.delta[state + query] : 0;
+			bool in_chunk = row + query < x.a.q.rows;
+			lse[j] = in_chunk ? x.a.lse[state + query] * LOG2_E : INFINITY;
+			delta[j] = in_chunk ? x.a.delta[state + query] : 0;
 		}
 		barrier_wait(&s.rest->free[t.place], t.parity ^ 1);
 #pragma unroll
@@ -178,50 +178,51 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 			continue;
 		}
 		barrier_expect(&s.rest->full[t.place], 2 * BYTES);
-		panels_load<D, S::COLS>(s.their_x + t.place * TILE, &x.their_x,
+		load_panels<D, S::COLS>(s.other_x + t.place * TILE, &x.other_x,
 			&s.rest->full[t.place], row, head, at.batch);
-		panels_load<D, S::COLS>(s.their_y + t.place * TILE, &x.their_y,
+		load_panels<D, S::COLS>(s.other_y + t.place * TILE, &x.other_y,
 			&s.rest->full[t.place], row, head, at.batch);
 	}
 	return n;
 }
 
-/* Enqueues the block's rows of an item. */
+/* Enqueues the copies of the block's own rows of an item; own_full counts their bytes. */
 template <class S>
-static __device__ inline void load_mine(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &mine)
+static __device__ inline void load_own_rows(const struct hopper_bwd_args &x,
+	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &own)
 {
 	constexpr int D = S::D;
-	struct hopper_place at = mine.at;
-	barrier_expect(&s.rest->mine, 2 * S::ROWS * D * 2);
-	panels_load<D, S::ROWS>(
-		s.my_x, &x.my_x, &s.rest->mine, mine.begin, at.head, at.batch);
-	panels_load<D, S::ROWS>(
-		s.my_y, &x.my_y, &s.rest->mine, mine.begin, at.head, at.batch);
+	struct hopper_place at = own.at;
+	barrier_expect(&s.rest->own_full, 2 * S::ROWS * D * 2);
+	load_panels<D, S::ROWS>(
+		s.own_x, &x.own_x, &s.rest->own_full, own.begin, at.head, at.batch);
+	load_panels<D, S::ROWS>(
+		s.own_y, &x.own_y, &s.rest->own_full, own.begin, at.head, at.batch);
 }
 
+/* Runs the producer warp: takes items, publishes each one, and enqueues copies of its tiles. */
 template <class S>
-static __device__ inline void bwd_produce(
+static __device__ inline void produce_bwd_tiles(
 	const struct hopper_bwd_args &x, const struct hopper_bwd_memory<S> &s)
 {
 	int first = 0, lane = lane_id();
 	int item = __shfl_sync(ALL_LANES, lane == 0 ? first_item(x.order) : 0, 0);
 	for (int round = 0;; round++) {
 		int next = lane == 0 ? next_item(x.order) : 0;
-		const struct hopper_item here = item_of(x.order, item);
-		barrier_wait(&s.rest->mine_free, round % 2 ^ 1);
+		const struct hopper_item current = make_item(x.order, item);
+		barrier_wait(&s.rest->own_free, round % 2 ^ 1);
 		if (lane == 0)
-			s.rest->item = here;
+			s.rest->item = current;
 		if (item >= x.order.items)
 			break;
-		const struct bwd_tile<S> mine(x, here.at);
+		const struct bwd_tile<S> own(x, current.at);
 		if (lane == 0)
-			load_mine(x, s, mine);
-		first += load_theirs(x, s, mine, first);
+			load_own_rows(x, s, own);
+		first += load_other_tiles(x, s, own, first);
 		item = __shfl_sync(ALL_LANES, next, 0);
 	}
 	if (lane == 0) {
-		barrier_arrive(&s.rest->mine);
+		barrier_arrive(&s.rest->own_full);
 		items_end(x.order);
 	}
 }
@@ -252,14 +253,14 @@ template <class S> struct own_rows {
 
 	/* Enqueues c = these rows times the transposed rows of a tile of the other side. */
 	template <int NT>
-	__device__ inline void multiply(float (&c)[NT][4], const T *theirs) const
+	__device__ inline void multiply(float (&c)[NT][4], const T *other) const
 	{
 		wgmma_hold(c);
 		wgmma_fence();
 		if constexpr (S::HELD)
-			wgmma_held_rows<D>(c, held, theirs, S::COLS);
+			wgmma_held_rows<D>(c, held, other, S::COLS);
 		else
-			wgmma_rows<D>(c, tile, S::ROWS, theirs, S::COLS);
+			wgmma_rows<D>(c, tile, S::ROWS, other, S::COLS);
 		wgmma_commit();
 	}
 };
@@ -267,12 +268,12 @@ template <class S> struct own_rows {
 /* Enqueues c += p times the rows of a tile of the other side. */
 template <typename T, int NT, int K>
 static __device__ inline void add_matmul(
-	float (&c)[NT][4], uint32_t (&p)[K][4], const T *theirs)
+	float (&c)[NT][4], uint32_t (&p)[K][4], const T *other)
 {
 	wgmma_hold(c);
 	wgmma_hold(p);
 	wgmma_fence();
-	wgmma_held(c, p, theirs);
+	wgmma_held(c, p, other);
 	wgmma_commit();
 }
 
@@ -285,7 +286,7 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 {
 	const float factor[2] = {scale, scale};
 	if (by_tma) {
-		rows_store<T, D>(buffers + row * D, map, c[0], factor, begin + row,
+		store_rows_by_tma<T, D>(buffers + row * D, map, c[0], factor, begin + row,
 			at.head, at.batch);
 		return;
 	}
@@ -343,7 +344,7 @@ template <int WHAT> struct tile_flags {
 /* Calls add(tile_flags<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal
  * mask. */
 template <class S, typename F>
-static __device__ inline void each_tile(int n, int plain, F add)
+static __device__ inline void for_each_other_tile(int n, int plain, F add)
 {
 	int i = 0, end = n - S::LATE;
 	if (S::LATE && n <= 1) {
@@ -372,20 +373,20 @@ template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x
 	return bits & 0x7fffffff;
 }
 
-/* Computes the scores of an item's first tile, at use i of the ring, if S::AHEAD. */
+/* Computes the scores of an item's first tile, at use i of the ring, if S::AHEAD; blocks for it. */
 template <class S, class PART>
 static __device__ inline void begin_scores(
 	PART &part, const struct hopper_bwd_memory<S> &s, int i)
 {
 	if constexpr (S::AHEAD) {
 		s.wait(i);
-		part.my_x.multiply(part.scores, s.x_at(i));
+		part.own_x.multiply(part.scores, s.x_at(i));
 		wgmma_wait<0>();
 		wgmma_hold(part.scores);
 	}
 }
 
-/* Releases tiles [at, end) of the ring, which only the other warpgroup needs. */
+/* Waits for and releases tiles [at, end) of the ring, which only the other warpgroup needs. */
 template <class S>
 static __device__ inline void skip_tiles(
 	const struct hopper_bwd_memory<S> &s, int at, int end)
@@ -399,7 +400,7 @@ static __device__ inline void skip_tiles(
 /* A warpgroup's keys of an item. */
 template <class S> struct keys_part {
 	using T = typename S::T;
-	struct own_rows<S> my_x, my_y;
+	struct own_rows<S> own_x, own_y;
 	float dk[1][S::D / 8][4] = {}, dv[1][S::D / 8][4] = {};
 	float scores[S::NT][4];	   /* AHEAD: of the next tile */
 	uint32_t ds[S::NT / 2][4]; /* LATE: of the previous tile, not yet in dk */
@@ -407,10 +408,10 @@ template <class S> struct keys_part {
 		{}; /* the row of the last query that attends to each of this lane's keys */
 
 	__device__ inline keys_part(const struct hopper_bwd_memory<S> &s, int w)
-	    : my_x(s.my_x, w), my_y(s.my_y, w)
+	    : own_x(s.own_x, w), own_y(s.own_y, w)
 	{
-		my_x.hold();
-		my_y.hold();
+		own_x.hold();
+		own_y.hold();
 	}
 
 	/* Adds the queries from `query` on, at use i of the ring. */
@@ -421,14 +422,14 @@ template <class S> struct keys_part {
 		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
 		constexpr bool BEFORE = S::LATE && !(WHAT & FIRST);
 		constexpr bool LATER = S::LATE && !(WHAT & LAST);
-		int place = turn_of<S::STAGES>(i).place;
+		int place = ring_use_at<S::STAGES>(i).place;
 		float p[S::NT][4], dp[S::NT][4];
 		uint32_t p_narrow[S::NT / 2][4];
 		if (!S::AHEAD || NEXT)
 			s.wait(i + S::AHEAD);
 		if (!S::AHEAD)
-			my_x.multiply(scores, s.x_at(i));
-		my_y.multiply(dp, s.y_at(i));
+			own_x.multiply(scores, s.x_at(i));
+		own_y.multiply(dp, s.y_at(i));
 		if (BEFORE)
 			add_matmul(dk[0], ds, s.x_at(i - 1));
 		if (!S::AHEAD) {
@@ -437,10 +438,10 @@ template <class S> struct keys_part {
 		}
 		key_probabilities<WHAT & MASKED, S::WINDOW>(
 			p, scores, s.rest->lse[place], score, key, query, until);
-		operand_of<T>(p_narrow, p);
+		pack_operand<T>(p_narrow, p);
 		add_matmul(dv[0], p_narrow, s.y_at(i));
 		if (NEXT)
-			my_x.multiply(scores, s.x_at(i + 1));
+			own_x.multiply(scores, s.x_at(i + 1));
 		wgmma_wait<1 + NEXT>();
 		wgmma_hold(dp);
 		if (BEFORE) {
@@ -449,7 +450,7 @@ template <class S> struct keys_part {
 			s.release(i - 1);
 		}
 		key_gradients(dp, p, s.rest->delta[place]);
-		operand_of<T>(ds, dp);
+		pack_operand<T>(ds, dp);
 		if (LATER) {
 			wgmma_wait_after<0>(magnitudes(ds));
 		} else {
@@ -466,18 +467,18 @@ template <class S> struct keys_part {
 	}
 };
 
-/* Computes warpgroup w's part of an item, from use `first` of the ring on; returns the next
- * use. The last tiles, one for each head, are masked. */
+/* Computes and stores dk and dv of warpgroup w's keys of an item, from use `first` of the ring on;
+ * returns the next use. The last tiles, one for each head, are masked. */
 template <class S>
-static __device__ inline int keys_item(const struct hopper_bwd_args &x,
+static __device__ inline int compute_keys_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_memory<S> &s, struct hopper_place at, int first, int w)
 {
 	using T = typename S::T;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
-	const struct bwd_tile<S> mine(x, at);
-	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
-	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
+	const struct bwd_tile<S> own(x, at);
+	int begin = own.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	int all = count_other_tiles(x.a, own, begin, begin + S::ROWS);
+	int n = count_other_tiles(x.a, own, begin + w * 64, begin + w * 64 + 64);
 	struct keys_part<S> part(s, w);
 	int seen = 0; /* queries up to this row attend to all keys before them */
 	if (S::WINDOW) {
@@ -487,13 +488,13 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 				begin + row + lane_id() / 4 + 8 * j);
 	}
 	if (S::HELD)
-		warp_arrive(&s.rest->mine_free);
+		warp_arrive(&s.rest->own_free);
 	if (n)
 		begin_scores(part, s, first);
-	each_tile<S>(n, n - x.a.group, [&](auto what, int i) {
+	for_each_other_tile<S>(n, n - x.a.group, [&](auto what, int i) {
 		constexpr int WHAT = decltype(what)::value;
 		int query, head;
-		their_tile(x.a, mine, i, &query, &head);
+		get_other_tile(x.a, own, i, &query, &head);
 		if (S::WINDOW && query + S::COLS - 1 > seen)
 			part.template add<WHAT | MASKED>(
 				s, first + i, x.a.score, begin + row, query);
@@ -502,9 +503,9 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 				s, first + i, x.a.score, begin + row, query);
 	});
 	if (!S::HELD)
-		warp_arrive(&s.rest->mine_free);
+		warp_arrive(&s.rest->own_free);
 	skip_tiles(s, first + n, first + all);
-	buffers_wait();
+	wait_buffers();
 	store_gradient<T, S::D>(
 		x.a.dk, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dk, x.a.scale);
 	store_gradient<T, S::D>(
@@ -552,17 +553,17 @@ static __device__ inline void query_gradients(
 /* A warpgroup's queries of an item. */
 template <class S> struct queries_part {
 	using T = typename S::T;
-	struct own_rows<S> my_x, my_y;
+	struct own_rows<S> own_x, own_y;
 	float dq[1][S::D / 8][4] = {}, lse[2], delta[2];
 	float scores[S::NT][4];	   /* AHEAD: of the next tile */
 	uint32_t ds[S::NT / 2][4]; /* LATE: of the previous tile, not yet in dq */
 	int from[2] = {}; /* the row of the first key of each of this lane's queries */
 
 	__device__ inline queries_part(const struct hopper_bwd_memory<S> &s, int w)
-	    : my_x(s.my_x, w), my_y(s.my_y, w)
+	    : own_x(s.own_x, w), own_y(s.own_y, w)
 	{
-		my_x.hold();
-		my_y.hold();
+		own_x.hold();
+		own_y.hold();
 	}
 
 	/* Loads lse and delta of this lane's rows from `query` on; `state` is the index of
@@ -572,9 +573,9 @@ template <class S> struct queries_part {
 	{
 		for (int i = 0; i < 2; i++) {
 			int row = query + lane_id() / 4 + 8 * i;
-			bool there = row < x.q.rows;
-			lse[i] = there ? x.lse[state + row] * LOG2_E : INFINITY;
-			delta[i] = there ? x.delta[state + row] : 0;
+			bool in_chunk = row < x.q.rows;
+			lse[i] = in_chunk ? x.lse[state + row] * LOG2_E : INFINITY;
+			delta[i] = in_chunk ? x.delta[state + row] : 0;
 			if (S::WINDOW)
 				from[i] = first_row(x.q_runs, x.starts.window, row);
 		}
@@ -592,8 +593,8 @@ template <class S> struct queries_part {
 		if (!S::AHEAD || NEXT)
 			s.wait(i + S::AHEAD);
 		if (!S::AHEAD)
-			my_x.multiply(scores, s.x_at(i));
-		my_y.multiply(dp, s.y_at(i));
+			own_x.multiply(scores, s.x_at(i));
+		own_y.multiply(dp, s.y_at(i));
 		if (BEFORE)
 			add_matmul(dq[0], ds, s.x_at(i - 1));
 		if (!S::AHEAD) {
@@ -603,7 +604,7 @@ template <class S> struct queries_part {
 		uint32_t bits = query_probabilities<WHAT & MASKED, S::WINDOW>(
 			p, scores, lse, score, query, key, from);
 		if (NEXT)
-			my_x.multiply(scores, s.x_at(i + 1));
+			own_x.multiply(scores, s.x_at(i + 1));
 		wgmma_wait_after<NEXT>(bits);
 		wgmma_hold(dp);
 		if (BEFORE) {
@@ -612,7 +613,7 @@ template <class S> struct queries_part {
 			s.release(i - 1);
 		}
 		query_gradients(dp, p, delta);
-		operand_of<T>(ds, dp);
+		pack_operand<T>(ds, dp);
 		if (!LATER) {
 			add_matmul(dq[0], ds, s.x_at(i));
 			wgmma_wait<0>();
@@ -626,28 +627,29 @@ template <class S> struct queries_part {
 	}
 };
 
-/* Computes warpgroup w's queries of an item, as keys_item(). The last tile of keys is masked. */
+/* Computes and stores dq of warpgroup w's queries of an item, from use `first` of the ring on;
+ * returns the next use. The last tile of keys is masked. */
 template <class S>
-static __device__ inline int queries_item(const struct hopper_bwd_args &x,
+static __device__ inline int compute_queries_item(const struct hopper_bwd_args &x,
 	const struct hopper_bwd_memory<S> &s, struct hopper_place at, int first, int w)
 {
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
-	const struct bwd_tile<S> mine(x, at);
-	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
-	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
-	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
+	const struct bwd_tile<S> own(x, at);
+	int begin = own.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
+	int all = count_other_tiles(x.a, own, begin, begin + S::ROWS);
+	int n = count_other_tiles(x.a, own, begin + w * 64, begin + w * 64 + 64);
 	int seen = 0; /* all queries attend to the keys from this row on before them */
 	if (S::WINDOW)
 		seen = first_row(x.a.q_runs, x.a.starts.window, begin + w * 64 + 63);
 	struct queries_part<S> part(s, w);
 	part.load_stats(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
 		begin + row);
-	warp_arrive(&s.rest->mine_free);
+	warp_arrive(&s.rest->own_free);
 	begin_scores(part, s, first);
-	each_tile<S>(n, n - 1, [&](auto what, int i) {
+	for_each_other_tile<S>(n, n - 1, [&](auto what, int i) {
 		constexpr int WHAT = decltype(what)::value;
-		int key = mine.first + i * S::COLS;
+		int key = own.first + i * S::COLS;
 		if (S::WINDOW && key < seen)
 			part.template add<WHAT | MASKED>(
 				s, first + i, x.a.score, begin + row, key);
@@ -656,7 +658,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 				s, first + i, x.a.score, begin + row, key);
 	});
 	skip_tiles(s, first + n, first + all);
-	buffers_wait();
+	wait_buffers();
 	store_gradient<typename S::T, S::D>(
 		x.a.dq, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dq, x.a.scale);
 	return first + all;
@@ -664,25 +666,27 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 
 /* ---- launches --------------------------------------------------------------------------- */
 
+/* Runs consumer warpgroup w: computes and stores its gradients of each published item. */
 template <class S>
-static __device__ inline void bwd_consume(
+static __device__ inline void consume_bwd_tiles(
 	const struct hopper_bwd_args &x, const struct hopper_bwd_memory<S> &s, int w)
 {
 	int first = 0;
 	for (int round = 0;; round++) {
-		barrier_wait(&s.rest->mine, round % 2);
+		barrier_wait(&s.rest->own_full, round % 2);
 		const struct hopper_item item = s.rest->item;
 		if (item.item >= x.order.items)
 			break;
-		struct hopper_place at = place_of(x.order, item);
+		struct hopper_place at = item_place(x.order, item);
 		if constexpr (S::KEYS)
-			first = keys_item<S>(x, s, at, first, w);
+			first = compute_keys_item<S>(x, s, at, first, w);
 		else
-			first = queries_item<S>(x, s, at, first, w);
+			first = compute_queries_item<S>(x, s, at, first, w);
 	}
-	buffers_wait();
+	wait_buffers();
 }
 
+/* Computes dk and dv (S::KEYS) or dq, by a producer and two consumer warpgroups per block. */
 template <class S>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_bwd(const __grid_constant__ struct hopper_bwd_args x)
@@ -693,28 +697,29 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 		constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
-			barrier_make(&s.rest->mine, 1);
-			barrier_make(&s.rest->mine_free, WARPS);
+			barrier_make(&s.rest->own_full, 1);
+			barrier_make(&s.rest->own_free, WARPS);
 			for (int i = 0; i < S::STAGES; i++) {
 				barrier_make(&s.rest->full[i], WARP);
 				barrier_make(&s.rest->free[i], WARPS);
 			}
-			barriers_tell();
+			publish_barriers();
 		}
 		__syncthreads();
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x < WARP)
-				bwd_produce<S>(x, s);
+				produce_bwd_tiles<S>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			bwd_consume<S>(x, s, w - 1);
+			consume_bwd_tiles<S>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 
+/* Launches the kernel of shape S, with tensor maps for its operands and gradients. */
 template <class S>
 static void hopper_bwd_launch(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
@@ -732,13 +737,14 @@ static void hopper_bwd_launch(
 		rows_storable(d, dx),
 		KEYS && rows_storable(d, x.dv),
 		x,
-		order_of(d, a, S::ROWS, heads, type),
+		make_order(d, a, S::ROWS, heads, type),
 	};
-	launch(d, "attn_bwd", grid_of(d, all.order), dim3(HOPPER_THREADS),
+	launch(d, "attn_bwd", persistent_grid(d, all.order), dim3(HOPPER_THREADS),
 		hopper_bytes(S::TILES, sizeof(struct hopper_bwd_rest<S>)), hopper_bwd<S>,
 		all);
 }
 
+/* Computes dk and dv (KEYS) or dq, by the kernel with or without windows and overlap. */
 template <typename T, int D, bool KEYS>
 static void hopper_bwd_half(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
@@ -761,7 +767,7 @@ static void hopper_bwd_half(
 void attn_hopper_bwd(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
 {
-	by_type(type, [&](auto number) {
+	call_by_type(type, [&](auto number) {
 		using T = decltype(number);
 		if constexpr (sizeof(T) == 2) {
 			if (a->dim <= 64) {

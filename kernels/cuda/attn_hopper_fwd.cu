@@ -98,35 +98,36 @@ static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 	constexpr int D = S::D, TILE = S::KEYS * D, BYTES = TILE * 2;
 	int head = t.at.head / x.a.group;
 	for (int i = 0; i < t.n_keys; i++) {
-		struct turn turn = turn_of<S::STAGES>(first + i);
-		uint64_t *k = &s.full->k[turn.place], *v = &s.full->v[turn.place];
-		barrier_wait(&s.full->k_free[turn.place], turn.parity ^ 1);
+		struct ring_use use = ring_use_at<S::STAGES>(first + i);
+		uint64_t *k = &s.full->k[use.place], *v = &s.full->v[use.place];
+		barrier_wait(&s.full->k_free[use.place], use.parity ^ 1);
 		barrier_expect(k, BYTES);
 		int row = t.first + i * S::KEYS;
-		panels_load<D, S::KEYS>(
-			s.k + turn.place * TILE, &x.k, k, row, head, t.at.batch);
-		barrier_wait(&s.full->v_free[turn.place], turn.parity ^ 1);
+		load_panels<D, S::KEYS>(
+			s.k + use.place * TILE, &x.k, k, row, head, t.at.batch);
+		barrier_wait(&s.full->v_free[use.place], use.parity ^ 1);
 		barrier_expect(v, BYTES);
-		panels_load<D, S::KEYS>(
-			s.v + turn.place * TILE, &x.v, v, row, head, t.at.batch);
+		load_panels<D, S::KEYS>(
+			s.v + use.place * TILE, &x.v, v, row, head, t.at.batch);
 	}
 }
 
+/* Runs the producer thread: takes and publishes items, and enqueues copies of q, k and v. */
 template <class S>
-static __device__ inline void fwd_produce(
+static __device__ inline void produce_fwd_tiles(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_memory<S> &s)
 {
 	int item = first_item(x.order), first = 0;
 	for (int round = 0;; round++) {
 		int next = next_item(x.order);
-		const struct hopper_item mine = item_of(x.order, item);
+		const struct hopper_item current = make_item(x.order, item);
 		barrier_wait(&s.full->q_free, round % 2 ^ 1);
-		s.full->item = mine;
+		s.full->item = current;
 		if (item >= x.order.items)
 			break;
-		const struct fwd_tile<S> t(x, mine.at);
+		const struct fwd_tile<S> t(x, current.at);
 		barrier_expect(&s.full->q, S::QUERIES * S::D * 2);
-		panels_load<S::D, S::QUERIES>(
+		load_panels<S::D, S::QUERIES>(
 			s.q, &x.q, &s.full->q, t.begin, t.at.head, t.at.batch);
 		load_keys(x, s, t, first);
 		first += t.n_keys;
@@ -166,7 +167,7 @@ static __device__ inline void mask_earlier_keys(
 				s[0][n][e] = -INFINITY;
 }
 
-/* Enqueues the scores of the keys at use i of the ring. */
+/* Enqueues the matmul for the scores of warpgroup w's queries and the keys at use i of the ring. */
 template <class S, int NT>
 static __device__ inline void enqueue_scores(
 	float (&scores)[NT][4], const struct hopper_fwd_memory<S> &s, int i, int w)
@@ -191,10 +192,11 @@ static __device__ inline void enqueue_values(float (&o)[NT][4], uint32_t (&p)[K]
 	wgmma_commit();
 }
 
+/* Blocks until the data of use i of the ring are in shared memory. */
 template <int STAGES>
 static __device__ inline void ring_wait(uint64_t (&full)[STAGES], int i)
 {
-	struct turn t = turn_of<STAGES>(i);
+	struct ring_use t = ring_use_at<STAGES>(i);
 	barrier_wait(&full[t.place], t.parity);
 }
 
@@ -210,12 +212,14 @@ template <class S> struct fwd_part {
 	int diagonal; /* the same row, counted from the begin of its tile of keys */
 	int first[2]; /* with a window: the row of the first key of this lane's queries */
 
-	__device__ inline void my_turn(void) const
+	/* Blocks until it is this warpgroup's turn to enqueue matmuls. */
+	__device__ inline void wait_own_turn(void) const
 	{
 		turn_wait(FIRST_TURN + w, 2 * WARPGROUP);
 	}
 
-	__device__ inline void others_turn(void) const
+	/* Gives the turn to the next warpgroup. */
+	__device__ inline void pass_turn(void) const
 	{
 		turn_give(FIRST_TURN + (w + 1) % S::GROUPS, 2 * WARPGROUP);
 	}
@@ -234,16 +238,17 @@ template <class S> struct fwd_part {
 		}
 	}
 
-	__device__ inline void pass_turns(int n) const
+	/* Waits for n turns, and gives each to the next warpgroup at once. */
+	__device__ inline void skip_turns(int n) const
 	{
 #pragma unroll 1
 		for (; n > 0; n--) {
-			my_turn();
-			others_turn();
+			wait_own_turn();
+			pass_turn();
 		}
 	}
 
-	/* Frees the stage of the keys; with the last keys, the queries too. */
+	/* Frees the stage of the keys at use i of the ring; with the last keys, the queries too. */
 	__device__ inline void scores_done(
 		const struct hopper_fwd_memory<S> &s, int i, bool last)
 	{
@@ -263,9 +268,9 @@ template <class S> struct fwd_part {
 		for (int j = 0; S::WINDOW && j < 2; j++)
 			first[j] = t.first_key(x, row + lane_id() / 4 + 8 * j);
 		ring_wait(s.full->k, i);
-		my_turn();
+		wait_own_turn();
 		enqueue_scores(scores[0], s, i, w);
-		others_turn();
+		pass_turn();
 		init_running(a);
 		wgmma_wait<0>();
 		scores_done(s, i, n == 1);
@@ -274,7 +279,7 @@ template <class S> struct fwd_part {
 		if (S::WINDOW && t.n_hiding > 0)
 			mask_earlier_keys(scores, first, t.first);
 		softmax<T>(a, rescale, scores, x.a.score);
-		operand_of<T>(p, scores[0]);
+		pack_operand<T>(p, scores[0]);
 	}
 
 	/* Adds the next keys, at use i. LAST: they need the causal mask; HIDE: the tile, from row
@@ -288,10 +293,10 @@ template <class S> struct fwd_part {
 		float rescale[1][2];
 		ring_wait(s.full->k, i);
 		ring_wait(s.full->v, i - 1);
-		my_turn();
+		wait_own_turn();
 		enqueue_scores(scores[0], s, i, w);
 		enqueue_values(a.o[0], p, s, i - 1);
-		others_turn();
+		pass_turn();
 		wgmma_wait<1>();
 		scores_done(s, i, LAST);
 		if (LAST)
@@ -304,9 +309,10 @@ template <class S> struct fwd_part {
 		values_done(s, i - 1);
 		if (fades)
 			rescale_sums(a, rescale);
-		operand_of<T>(p, scores[0]);
+		pack_operand<T>(p, scores[0]);
 	}
 
+	/* Adds the last values, at use i of the ring, to the output. */
 	__device__ inline void end(const struct hopper_fwd_memory<S> &s, int i)
 	{
 		ring_wait(s.full->v, i);
@@ -315,6 +321,7 @@ template <class S> struct fwd_part {
 		values_done(s, i);
 	}
 
+	/* Frees the stage of the values at use i of the ring. */
 	__device__ inline void values_done(const struct hopper_fwd_memory<S> &s, int i)
 	{
 		wgmma_hold(a.o[0]);
@@ -325,26 +332,27 @@ template <class S> struct fwd_part {
 
 /* Stores the output and the softmax state of a warp's rows. */
 template <class S>
-static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
+static __device__ inline void store_fwd_rows(const struct hopper_fwd_args &x,
 	const struct hopper_fwd_memory<S> &s, const struct fwd_part<S> &part,
 	const struct fwd_tile<S> &t)
 {
 	using T = typename S::T;
-	struct tile_span mine = {t.begin, t.begin, 0, t.rows};
+	struct tile_span rows = {t.begin, t.begin, 0, t.rows};
 	if (!x.store) {
-		fwd_end<T>(part.a, x.a, t.at.batch, t.at.head, mine, part.row);
+		store_fwd_result<T>(part.a, x.a, t.at.batch, t.at.head, rows, part.row);
 		return;
 	}
 	float factor[1][2];
-	fwd_state<T>(factor, part.a, x.a, t.at.batch, t.at.head, mine, part.row);
-	buffers_wait();
-	rows_store<T, S::D>(s.o + part.row * S::D, &x.o, part.a.o[0], factor[0],
+	store_fwd_state<T>(factor, part.a, x.a, t.at.batch, t.at.head, rows, part.row);
+	wait_buffers();
+	store_rows_by_tma<T, S::D>(s.o + part.row * S::D, &x.o, part.a.o[0], factor[0],
 		t.begin + part.row, t.at.head, t.at.batch);
 }
 
-/* Adds n tiles of keys of an item, from use `at` of the ring on. */
+/* Computes a warpgroup's queries of an item from n tiles of keys, from use `at` of the ring on, and
+ * stores their output. Releases the tiles that only other warpgroups need. */
 template <class S>
-static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
+static __device__ inline void compute_fwd_item(const struct hopper_fwd_args &x,
 	const struct hopper_fwd_memory<S> &s, struct fwd_part<S> &part,
 	const struct fwd_tile<S> &t, int n, int at)
 {
@@ -360,16 +368,16 @@ static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
 		part.template next<true, true>(x, s, at + i, key);
 	else if (i < n)
 		part.template next<true, false>(x, s, at + i, 0);
-	part.pass_turns(t.n_keys - n);
+	part.skip_turns(t.n_keys - n);
 	part.end(s, at + n - 1);
 	part.skip_tiles(s, at + n, at + t.n_keys);
-	fwd_rows(x, s, part, t);
+	store_fwd_rows(x, s, part, t);
 }
 
 /* Runs consumer warpgroup w. The warpgroups take turns at enqueuing matmuls; the last one begins,
  * the first one ends. */
 template <class S>
-static __device__ inline void fwd_consume(
+static __device__ inline void consume_fwd_tiles(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_memory<S> &s, int w)
 {
 	int at = 0;
@@ -377,28 +385,29 @@ static __device__ inline void fwd_consume(
 	part.w = w;
 	part.row = w * GROUP_ROWS + threadIdx.x % WARPGROUP / WARP * WARP_ROWS;
 	if (w == S::GROUPS - 1)
-		part.others_turn();
+		part.pass_turn();
 	for (int round = 0;; round++) {
 		barrier_wait(&s.full->q, round % 2);
 		const struct hopper_item item = s.full->item;
 		if (item.item >= x.order.items)
 			break;
-		const struct fwd_tile<S> t(x, place_of(x.order, item));
-		int mine = w * GROUP_ROWS;
-		if (mine < t.rows) {
-			fwd_item(x, s, part, t, t.keys_until(mine), at);
+		const struct fwd_tile<S> t(x, item_place(x.order, item));
+		int group_row = w * GROUP_ROWS;
+		if (group_row < t.rows) {
+			compute_fwd_item(x, s, part, t, t.keys_until(group_row), at);
 		} else {
 			warp_arrive(&s.full->q_free);
-			part.pass_turns(t.n_keys);
+			part.skip_turns(t.n_keys);
 			part.skip_tiles(s, at, at + t.n_keys);
 		}
 		at += t.n_keys;
 	}
-	buffers_wait();
+	wait_buffers();
 	if (w == 0)
-		part.my_turn();
+		part.wait_own_turn();
 }
 
+/* Computes the forward, by a producer and S::GROUPS consumer warpgroups per block. */
 template <class S>
 static __global__ void __launch_bounds__(S::THREADS, 1)
 	hopper_fwd(const __grid_constant__ struct hopper_fwd_args x)
@@ -417,22 +426,23 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 				barrier_make(&s.full->k_free[i], WARPS);
 				barrier_make(&s.full->v_free[i], WARPS);
 			}
-			barriers_tell();
+			publish_barriers();
 		}
 		__syncthreads();
 		if (w == 0) {
 			registers_fewer<S::FEW_REGISTERS>();
 			if (threadIdx.x == 0)
-				fwd_produce<S>(x, s);
+				produce_fwd_tiles<S>(x, s);
 		} else {
 			registers_more<S::MANY_REGISTERS>();
-			fwd_consume<S>(x, s, w - 1);
+			consume_fwd_tiles<S>(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
 	}
 }
 
+/* Launches the kernel of shape S, with tensor maps for its operands and the output. */
 template <class S>
 static void hopper_fwd_launch(
 	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
@@ -444,9 +454,9 @@ static void hopper_fwd_launch(
 		rows_map(d, x.o, a->batch, type),
 		rows_storable(d, x.o),
 		x,
-		order_of(d, a, S::QUERIES, a->heads, type),
+		make_order(d, a, S::QUERIES, a->heads, type),
 	};
-	launch(d, "attn_fwd", grid_of(d, all.order), dim3(S::THREADS),
+	launch(d, "attn_fwd", persistent_grid(d, all.order), dim3(S::THREADS),
 		hopper_bytes(S::TILES, sizeof(struct hopper_fwd_barriers<S>)),
 		hopper_fwd<S>, all);
 }
@@ -464,7 +474,7 @@ static void launch_by_window(
 void attn_hopper_fwd(
 	struct device *d, const struct attn *a, enum dtype type, const struct fwd_args &x)
 {
-	by_type(type, [&](auto number) {
+	call_by_type(type, [&](auto number) {
 		using T = decltype(number);
 		if constexpr (sizeof(T) == 2) {
 			if (a->dim > 64)

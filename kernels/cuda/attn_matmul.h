@@ -8,6 +8,7 @@ static __device__ inline int lane_id(void)
 	return threadIdx.x % WARP;
 }
 
+/* Computes matmul() for 16-bit types, by tensor cores. */
 template <int D, typename T, int MT, int NT>
 static __device__ inline void matmul_16(
 	float (&c)[MT][NT][4], const T *a, int row, const T *b)
@@ -33,6 +34,7 @@ static __device__ inline void matmul_16(
 	}
 }
 
+/* Returns sum + a . b, by four fused multiply-adds. */
 static __device__ inline float dot4(float sum, float4 a, float4 b)
 {
 	sum = fmaf(a.x, b.x, sum);
@@ -41,6 +43,7 @@ static __device__ inline float dot4(float sum, float4 a, float4 b)
 	return fmaf(a.w, b.w, sum);
 }
 
+/* Computes matmul() for fp32, by fused multiply-adds. */
 template <int D, int MT, int NT>
 static __device__ inline void matmul_32(
 	float (&c)[MT][NT][4], const float *a, int row, const float *b)
@@ -88,7 +91,7 @@ static __device__ inline __half2 both_of(float low, float high, __half)
 	return __floats2half2_rn(low, high);
 }
 
-/* Converts two floats in one instruction, wherever the compiler moves it. */
+/* Rounds two floats to T, in one instruction wherever the compiler moves it; returns their bits. */
 template <typename T> static __device__ inline uint32_t both(float low, float high)
 {
 	auto p = both_of(low, high, T());
@@ -97,6 +100,7 @@ template <typename T> static __device__ inline uint32_t both(float low, float hi
 	return bits;
 }
 
+/* Computes matmul_held() for 16-bit types, by tensor cores. */
 template <int D, typename T, int MT, int NT>
 static __device__ inline void matmul_held_16(
 	float (&c)[MT][D / 8][4], const float (&p)[MT][NT][4], const T *b)
@@ -136,6 +140,7 @@ static __device__ inline void rank_two(float c[4], const float x[4], float2 y0, 
 	c[3] = fmaf(x[3], y1.y, fmaf(x[2], y0.y, c[3]));
 }
 
+/* Computes matmul_held() for fp32: lanes get the elements of p from each other. */
 template <int D, int MT, int NT>
 static __device__ inline void matmul_held_32(
 	float (&c)[MT][D / 8][4], const float (&p)[MT][NT][4], const float *b)

@@ -66,6 +66,7 @@ static __device__ inline void add_key(
 	}
 }
 
+/* Returns scale q . k, in all of the eight lanes that have parts of q and k. */
 template <int N>
 static __device__ inline float scaled_score(
 	const float4 (&q)[N], const float4 (&k)[N], float scale)
@@ -79,7 +80,7 @@ static __device__ inline float scaled_score(
 	return score * scale;
 }
 
-/* Sets out to the combined results of all groups. */
+/* Sets out[dim] to the combined results of all groups of the block, through shared memory. */
 template <int D, int N>
 static __device__ inline void combine_groups(
 	float *out, int dim, const struct row_part<N> &a)
@@ -109,6 +110,7 @@ static __device__ inline void combine_groups(
 	}
 }
 
+/* Computes one row of one head: each group of lanes adds every GROUPS-th key. */
 template <int D>
 static __global__ void __launch_bounds__(ROW_THREADS)
 	attend_kernel(const struct row_args x)
@@ -135,6 +137,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 	combine_groups<D>(head_at<float>(x.o, 0, head) + row * x.o.stride, x.o.dim, a);
 }
 
+/* Computes the attention of query i to keys 0 to first + i, or to the last `window` of them. */
 extern "C" void cuda_attn_row(struct device *d, struct mat o, struct mat q, struct mat k,
 	struct mat v, int64_t heads, int64_t kv_heads, int64_t dim, int64_t first,
 	int64_t window, float scale)

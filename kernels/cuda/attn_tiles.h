@@ -13,6 +13,7 @@ struct tile_runs {
 	int n, len, pos[2];
 };
 
+/* Returns the runs of a chunk: two, or one if they are adjacent. */
 static inline struct tile_runs make_runs(int64_t rows, const int64_t first[2])
 {
 	int64_t half = rows / 2;
@@ -22,6 +23,7 @@ static inline struct tile_runs make_runs(int64_t rows, const int64_t first[2])
 	return r;
 }
 
+/* Returns the number of tiles of `size` rows of a run of the chunk; 0 if the run is missing. */
 static __host__ __device__ inline int run_tiles(struct tile_runs r, int run, int size)
 {
 	return run < r.n ? (r.pos[run] % 4 + r.len + size - 1) / size : 0;
@@ -38,6 +40,7 @@ struct tile_span {
 	int pos, row, from, to;
 };
 
+/* Returns tile number `tile` of the chunk, in tiles of `size` rows. */
 static __device__ inline struct tile_span tile_at(struct tile_runs r, int size, int tile)
 {
 	int before = run_tiles(r, 0, size), run = tile >= before;
@@ -53,6 +56,7 @@ struct visible {
 	int n, n0, skip[2];
 };
 
+/* Returns the i-th of the visible tiles of a chunk. */
 static __device__ inline struct tile_span visible_tile(
 	struct tile_runs r, int size, struct visible v, int i)
 {
@@ -121,6 +125,7 @@ static inline struct starts make_starts(const struct attn *a)
 	return {a->start, (int)a->q_rows, kernel_window(a->window)};
 }
 
+/* Returns true if some queries may not attend to the first keys: documents, or a window. */
 static inline bool has_starts(struct starts x)
 {
 	return x.p || x.window != INT_MAX;

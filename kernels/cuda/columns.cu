@@ -138,7 +138,8 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 		to->out[2], part, n, cols);
 }
 
-/* Sums dy over rows, and with NORM also the gradient of the weights of a norm. */
+/* Sets to->out[0] to the sum of dy over its rows and, with NORM, to->out[1] to the sum of dy (x -
+ * mean) rstd, through partial sums in the workspace. */
 template <bool NORM>
 static void launch_sum_rows(struct device *d, const char *name,
 	const struct column_sums *to, struct mat dy, const float *x, const float *mean,
@@ -148,7 +149,7 @@ static void launch_sum_rows(struct device *d, const char *name,
 	struct column_runs runs = cuda_column_runs(rows, to->n * cols);
 	float *part = (float *)cuda_workspace(
 		d, (size_t)(runs.n * to->n * cols) * sizeof(float));
-	by_type(dy.type, [&](auto t) {
+	call_by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = NORM ? PER_PACK<float> : PER_PACK<T> };
 		const T *up = (const T *)dy.p;
@@ -174,6 +175,7 @@ void cuda_bias_bwd(struct device *d, struct mat db, struct mat dy)
 	launch_sum_rows<false>(d, "bias_bwd", &to, dy, NULL, NULL, NULL);
 }
 
+/* Sets dgamma, and dbeta unless NULL, to sums over rows [first, first + rows). */
 void cuda_norm_bwd_w(struct device *d, enum norm_kind, struct mat dgamma,
 	struct mat dbeta, struct mat dy, struct mat x, struct mat stats, int64_t first,
 	int64_t rows)

@@ -15,11 +15,11 @@ struct column_sums {
 	int n;
 };
 
-/* Sums part[run][to->n][cols] over n runs. */
+/* Enqueues to->out[i] = the sum of part[run][i] over n runs; part[run][to->n][cols]. */
 void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 	const struct column_sums *to, const float *part, int64_t n);
 
-/* Stores a warp's sums with neighboring lanes in neighboring banks. */
+/* Stores a warp's N sums per lane in shared memory, with neighboring lanes in neighboring banks. */
 template <int N>
 static __device__ inline void store_warp_sums(
 	float (&sums)[WARPS_PER_BLOCK][N * WARP], const float (&x)[N])

@@ -106,6 +106,7 @@ void cuda_after_launch(struct device *d, const char *name);
 
 /* ---- launches ----------------------------------------------------------------------- */
 
+/* Returns a launch argument for error messages; structs have kind 0 and are not printed. */
 template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 {
 	struct cuda_arg a = {};
@@ -122,7 +123,8 @@ template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 	return a;
 }
 
-/* Launches kernel(args...) in the current stream. Does nothing for an empty grid. */
+/* Launches kernel(args...) in the current stream, and records it for error messages and profiles.
+ * Does nothing for an empty grid; ends the program if the launch fails. */
 template <typename... P, typename... A>
 static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,
 	size_t shared_bytes, void (*kernel)(P...), A... args)
@@ -156,7 +158,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 }
 
 /* Calls fn(T()) with the C++ type of a number format. */
-template <typename F> static inline void by_type(enum dtype type, F fn)
+template <typename F> static inline void call_by_type(enum dtype type, F fn)
 {
 	if (type == DT_F32)
 		fn(float());
@@ -209,7 +211,7 @@ template <typename T, int N> struct alignas(sizeof(T) * N) pack {
 
 /* ---- warps -------------------------------------------------------------------------- */
 
-/* All-reduce over the lanes of a warp, as a butterfly: the order of additions is fixed. */
+/* Returns the sum over a warp, in all lanes, by a butterfly: the order of additions is fixed. */
 template <typename T> static __device__ inline T warp_sum(T x)
 {
 	for (int i = WARP / 2; i; i /= 2)
@@ -217,6 +219,7 @@ template <typename T> static __device__ inline T warp_sum(T x)
 	return x;
 }
 
+/* Returns the maximum over a warp, in all lanes. */
 static __device__ inline float warp_max(float x)
 {
 	for (int i = WARP / 2; i; i /= 2)

@@ -159,9 +159,10 @@ bool cuda_graph_capturing(struct device *d);
 bool cuda_graph_idle(struct device *d);
 /* Rejects the capture, which cannot become a graph; `why`, a literal, is the reason. */
 void cuda_graph_reject(struct device *d, const char *why);
-/* Does a device_put() while capturing or refilling; otherwise does nothing and returns false. */
+/* While capturing or refilling, stores a device_put() in the graph's pinned memory and, capturing,
+ * captures its copy; otherwise does nothing and returns false. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
-/* Frees p, now or together with the graph that may use it. */
+/* Frees p with the graph that may use it; without one, waits for the device and frees p now. */
 void cuda_graph_free_later(struct device *d, void *p);
 /* Notes that the readback enqueued now completes after the device has read all data put so far. */
 void cuda_graph_readback(struct device *d);

@@ -31,17 +31,18 @@ static void get_memory(const struct device *d, int64_t *used, int64_t *free_now)
 			*free_now, max64(0, c->o.memory_bytes - c->allocated_bytes));
 }
 
+/* Ends the program with a message that reports the memory in use and the free memory. */
 static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char *what)
 {
 	char asked[NUM_TEXT], in_use[NUM_TEXT], left[NUM_TEXT];
 	int64_t used, free_now;
 	get_memory(d, &used, &free_now);
-	die(EX_FAILED, "%s: out of memory: %s for %s; %s in use, %s free",
+	die(EX_FAILED, "%s: out of memory: cannot allocate %s for %s; %s in use, %s free",
 		cuda_of(d)->model, text_bytes(asked, (double)n_bytes), what,
 		text_bytes(in_use, (double)used), text_bytes(left, (double)free_now));
 }
 
-/* Allocates device memory; -1: not enough memory. */
+/* Sets *p to device memory; -1 and NULL: not enough. Other errors end the program. */
 static int try_alloc(struct device *d, void **p, size_t n_bytes)
 {
 	*p = NULL;
@@ -76,6 +77,7 @@ cudaEvent_t cuda_create_event(struct device *d)
 	return e;
 }
 
+/* Allocates zeroed device memory within the limit memory_bytes; NULL: not enough. */
 static void *cuda_alloc(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -90,6 +92,7 @@ static void *cuda_alloc(struct device *d, size_t n_bytes)
 	return p;
 }
 
+/* Waits for the device, and frees memory of cuda_alloc(). */
 static void cuda_free(struct device *d, void *p, size_t n_bytes)
 {
 	if (!p)
@@ -131,7 +134,7 @@ void cuda_copy_async(
 		d, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDefault, stream), what);
 }
 
-/* Moves to the next slot, after the device has read its contents. */
+/* Moves to the next slot of the staging buffer; blocks until the device has read its contents. */
 static void use_next_slot(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -154,6 +157,7 @@ static void begin_slot(struct device *d)
 	s->stream = stream;
 }
 
+/* Copies to the device through pinned memory, or into the graph that is captured or refilled. */
 void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	enum { LINE = 64 };
@@ -176,7 +180,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after_launch(d, "put");
 }
 
-/* Copies a piece from the device while copying the previous piece out of pinned memory. */
+/* Copies to the host and waits; a piece is copied while the last one leaves pinned memory. */
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -228,6 +232,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	cuda_after_launch(d, "get");
 }
 
+/* Waits for the readback that cuda_get_begin() enqueued, and copies it to its destination. */
 static void cuda_get_end(struct device *d)
 {
 	struct async_readback *l = &cuda_of(d)->readback;
@@ -244,6 +249,7 @@ void cuda_wait(struct device *d)
 
 /* ---- opening ------------------------------------------------------------------------- */
 
+/* Allocates the pinned staging buffers and creates their events. */
 static void open_stage(struct device *d)
 {
 	struct cuda_stage *s = &cuda_of(d)->stage;
@@ -258,6 +264,7 @@ static void open_stage(struct device *d)
 		e = cuda_create_event(d);
 }
 
+/* Waits for the device, and releases everything that pt_cuda_open() allocated. */
 static void close_device(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -317,6 +324,7 @@ static void get_driver_version(char text[32])
 	str_free(&s);
 }
 
+/* Sets c->name to the model and the versions and switches that determine bits. */
 static void set_device_name(struct cuda_device *c)
 {
 	char driver[32];
@@ -343,6 +351,7 @@ static int no_gpu_error(struct err *e)
 	return 1;
 }
 
+/* Sets *e; returns 1: there is no driver, which is reported only if a GPU was requested. */
 static int no_driver_error(struct err *e)
 {
 	err_set(e, EX_FAILED, "no NVIDIA driver is installed on this machine%s",
@@ -350,6 +359,7 @@ static int no_driver_error(struct err *e)
 	return 1;
 }
 
+/* Returns a hash of the UUID of the GPU that the rank would get; 0: no GPU. */
 extern "C" uint64_t pt_cuda_gpu(int rank)
 {
 	struct cudaDeviceProp p;
@@ -364,8 +374,7 @@ extern "C" uint64_t pt_cuda_gpu(int rank)
 	return id | 1;
 }
 
-/* Assigns the n GPUs to the ranks of this host round-robin: sets the rank's GPU and the number of
- * ranks that share it. Returns true if the GPU is shared but must not be. */
+/* Sets d->number and d->sharers, by round-robin; nonzero: the GPU is shared but must not be. */
 static int assign_gpu(struct device *d, const struct device_options *o, int n)
 {
 	int ranks = o->ranks > 1 ? o->ranks : 1;
@@ -427,7 +436,7 @@ dim3 cuda_persistent(struct device *d, int64_t n, int blocks)
 	return dim3((unsigned)min64(n, (int64_t)blocks * cuda_of(d)->multiprocessors));
 }
 
-/* Checks that the fixed buffers fit into the memory that other processes leave free. */
+/* Returns -1 with *e set if the free memory is too small for the fixed buffers. */
 static int check_free_memory(struct cuda_device *c, struct err *e)
 {
 	enum { NEEDED = CUDA_WORKSPACE + GEMM_WORKSPACE + (32 << 20) };
@@ -443,7 +452,8 @@ static int check_free_memory(struct cuda_device *c, struct err *e)
 		text_bytes(need_text, NEEDED));
 }
 
-/* Gets the driver function that the sm_90 kernels need. PT_ATTENTION=mma disables these kernels. */
+/* Sets c->map_encode to the driver function that the sm_90 kernels need, unless the GPU is not
+ * sm_90 or PT_ATTENTION=mma disables these kernels. -1: failed, *e set. */
 static int set_map_encode(struct cuda_device *c, struct err *e)
 {
 	cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -465,6 +475,7 @@ static int set_map_encode(struct cuda_device *c, struct err *e)
 	return 0;
 }
 
+/* Opens the rank's GPU and its buffers; 1: no GPU for this rank, -1: failed; both set *e. */
 extern "C" int pt_cuda_open(
 	struct device *d, const struct device_options *o, struct err *e)
 {

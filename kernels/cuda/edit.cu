@@ -21,6 +21,7 @@ static __device__ inline float weighted_term(
 	return w != 0 ? __fmul_rn(w, b.x[worker][i]) : 0;
 }
 
+/* Sets out[i] to the weighted sum of the workers' x[i], in tree order, with the elected sign. */
 static __global__ void combine_kernel(float *out, const struct worker_vectors b,
 	int64_t n, enum sign_vote vote, bool normalize)
 {
@@ -47,6 +48,7 @@ static __global__ void combine_kernel(float *out, const struct worker_vectors b,
 	out[i] = normalize ? total / (fabsf(share) < tiny ? 1 : share) : total;
 }
 
+/* Sets out to the weighted sum of the workers' vectors, with a sign vote and normalizing if set. */
 void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *c)
 {
@@ -62,6 +64,7 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 		n, c->vote, c->normalize);
 }
 
+/* Keeps an element with probability keep.density, times keep.scale; zeroes the other elements. */
 static __global__ void keep_random_kernel(
 	float *x, int64_t rows, int64_t cols, struct keep keep)
 {

@@ -4,6 +4,7 @@
  * of a token are added in order. */
 #include "kernels/cuda/vector.h"
 
+/* Sets (or with `add`, increases) a pack of y by its token's row of w, by 0 outside of w. */
 static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t *ids,
 	int64_t first, int64_t rows, int64_t vocab, int64_t cols, bool add, bool whole)
 {
@@ -28,6 +29,7 @@ static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t 
 	store(y, v, left, whole);
 }
 
+/* Sets (or with `add`, increases) each row of y by its token's row of w, by 0 outside of w. */
 void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
 {
@@ -49,7 +51,7 @@ static __device__ inline uint64_t sort_key(uint32_t token, uint32_t row)
 	return (uint64_t)token << 32 | row;
 }
 
-/* Sorts SORTED keys per block, by a bitonic sort (Batcher 1968). */
+/* Makes keys of the rows and sorts SORTED of them per block: a bitonic sort (Batcher 1968). */
 static __global__ void __launch_bounds__(SORTED / 2) sort_kernel(
 	uint64_t *keys, const int32_t *ids, int64_t n, int64_t first, int64_t vocab)
 {
@@ -211,6 +213,7 @@ static __device__ inline void sum_piece(float (&sum)[PER_PACK<float>], const flo
 	}
 }
 
+/* Sums the pieces that begin at 32 keys: to dw if they are whole tokens, else to their slots. */
 static __global__ void __launch_bounds__(SUM_WARPS *WARP) sum_pieces_kernel(float *dw,
 	float *slots, const float *dy, struct sorted s, int64_t cols, bool whole)
 {
@@ -231,7 +234,7 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP) sum_pieces_kernel(floa
 	}
 }
 
-/* Adds the pieces of each token that has several, in order. */
+/* Sets the row of dw of each token with several pieces to the sum of their slots, in order. */
 static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
 	float *dw, const float *slots, struct sorted s, int64_t cols, bool whole)
 {
@@ -259,11 +262,13 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
 	}
 }
 
+/* Returns the number of slots for the sums of n keys, in pieces of `piece` keys. */
 static int64_t count_slots(int64_t n, int64_t piece)
 {
 	return 2 * ceil_div(n, piece);
 }
 
+/* Sets each row of dw to the sum of the rows of dy with its token; pieces of up to 256 rows. */
 void cuda_embed_bwd(
 	struct device *d, struct mat dw, struct mat dy, const int32_t *ids, int64_t first)
 {

@@ -8,7 +8,7 @@ static __device__ inline float sigmoid(float x)
 	return 1.0f / (1.0f + expf(-x));
 }
 
-/* GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because
+/* Returns 2u. GELU (Hendrycks, Gimpel 2016) in its tanh form is x sigmoid(2u), because
  * (1 + tanh u) / 2 = sigmoid(2u). */
 static __device__ inline float gelu_tanh_u2(float x)
 {
@@ -27,6 +27,7 @@ static __device__ inline float gelu_tanh_power(float x)
 	return x * fmaf(-0.10294324f, x * x, -2.3022082f);
 }
 
+/* Returns GELU's tanh form of a; FAST: by approximate instructions. */
 template <bool FAST> static __device__ inline float gelu_tanh(float a, float)
 {
 	if constexpr (FAST)
@@ -35,6 +36,7 @@ template <bool FAST> static __device__ inline float gelu_tanh(float a, float)
 		return a * sigmoid(gelu_tanh_u2(a));
 }
 
+/* Returns the derivative of GELU's tanh form at a; FAST: by approximate instructions. */
 template <bool FAST> static __device__ inline float gelu_tanh_slope(float a, float &)
 {
 	if constexpr (FAST) {

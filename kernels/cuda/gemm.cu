@@ -18,7 +18,8 @@ static bool is_byte(enum dtype type)
 
 /* ---- converted operands -------------------------------------------------------------- */
 
-/* Returns temporary memory of any size for one matmul. */
+/* Returns temporary memory for one matmul, which grows as needed. While capturing it cannot grow:
+ * then the capture is rejected, and the result is memory that must not be used. */
 static void *conversion_buffer(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -53,7 +54,9 @@ static __global__ void transpose_bytes(
 			to[(col + i) * rows + row + x] = tile[x][i];
 }
 
-static struct mat transpose_to(struct device *d, const char *name, struct mat m, void *to)
+/* Enqueues the transposition of an 8-bit matrix to `to`; returns the result, with m's scale. */
+static struct mat transpose_operand(
+	struct device *d, const char *name, struct mat m, void *to)
 {
 	dim3 grid((unsigned)ceil_div(m.cols, TILE), (unsigned)ceil_div(m.rows, TILE));
 	BUG_ON(grid.y > 65535);
@@ -74,7 +77,9 @@ static __global__ void widen_bytes(
 			__half2float(__half(__nv_cvt_fp8_to_halfraw(from[i], kind))));
 }
 
-static struct mat widen_to(struct device *d, const char *name, struct mat m, void *to)
+/* Enqueues the conversion of an fp8 matrix to bf16 at `to`; returns the result, with m's scale. */
+static struct mat widen_operand(
+	struct device *d, const char *name, struct mat m, void *to)
 {
 	int64_t n = mat_size(m);
 	launch(d, name, dim3((unsigned)ceil_div(n, TILE_THREADS)), dim3(TILE_THREADS), 0,
@@ -128,9 +133,9 @@ static struct cuda_product make_contiguous(
 	size_t b_bytes = p.tb ? (size_t)mat_bytes(p.b) : 0;
 	char *copies = (char *)conversion_buffer(d, a_bytes + b_bytes);
 	if (!p.ta)
-		p.a = transpose_to(d, name, p.a, copies);
+		p.a = transpose_operand(d, name, p.a, copies);
 	if (p.tb)
-		p.b = transpose_to(d, name, p.b, copies + a_bytes);
+		p.b = transpose_operand(d, name, p.b, copies + a_bytes);
 	p.ta = true;
 	p.tb = false;
 	return p;
@@ -142,8 +147,8 @@ static struct cuda_product convert_to_bf16(
 {
 	size_t a_bytes = (size_t)round_up(2 * mat_size(p.a), LINE);
 	char *copies = (char *)conversion_buffer(d, a_bytes + 2 * (size_t)mat_size(p.b));
-	p.a = widen_to(d, name, p.a, copies);
-	p.b = widen_to(d, name, p.b, copies + a_bytes);
+	p.a = widen_operand(d, name, p.a, copies);
+	p.b = widen_operand(d, name, p.b, copies + a_bytes);
 	return p;
 }
 
@@ -262,7 +267,7 @@ static bool gemm_in_runs(
 	if (!cuda_gemm(d, name, &p))
 		return false;
 	const float *part = (const float *)p.d.p;
-	by_type(all.type, [&](auto t) {
+	call_by_type(all.type, [&](auto t) {
 		using T = decltype(t);
 		T *to = (T *)all.p;
 		launch(d, name, grid_of_packs(1, n, N), THREADS, 0, add_parts_kernel<T>,
@@ -319,6 +324,7 @@ static void finish_result(struct device *d, const char *name, struct mat to,
 		cuda_round(d, to, from, to.type, 1);
 }
 
+/* Returns the bias; empty if the operands have scales, as finish_result() then adds it. */
 static struct mat bias_unless_scaled(const struct cuda_product *p, struct mat bias)
 {
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
@@ -439,21 +445,23 @@ static void gelu_bwd_unfused(struct device *d, const struct cuda_product *p)
 
 /* ---- our own matmuls ----------------------------------------------------------------- */
 
-/* PT_LAB_ON=matmul: the kernels of matmul.h, where they support the call. */
-static bool own_matmul(struct device *d, const char *name, enum matmul_kind kind,
+/* Runs the kernel of matmul.h; false: PT_LAB_ON lacks matmul, or the call is not supported. */
+static bool run_own_matmul(struct device *d, const char *name, enum matmul_kind kind,
 	const struct matmul_call *c)
 {
 	return cuda_lab_on(d, LAB_MATMUL) && cuda_matmul_hopper(d, name, kind, c);
 }
 
-/* GELU in the epilogue has the bits of act_fwd and act_bwd with approximate instructions. */
-static bool own_gelu(struct device *d, const char *name, enum matmul_kind kind,
+/* Runs the kernel of matmul.h with GELU in its epilogue, which has the bits of act_fwd and act_bwd
+ * with approximate instructions. Returns false if it is not enabled or not supported. */
+static bool run_own_gelu(struct device *d, const char *name, enum matmul_kind kind,
 	const struct matmul_call *c)
 {
 	return cuda_lab_on(d, LAB_MATMUL_GELU) && !cuda_lab_off(d, LAB_ACT) &&
-	       own_matmul(d, name, kind, c);
+	       run_own_matmul(d, name, kind, c);
 }
 
+/* Computes a = x w^T + bias and y = gelu(a): fused where that is supported, else by two kernels. */
 void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 {
@@ -462,7 +470,7 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 	BUG_ON(a.type != y.type || a.rows != y.rows || a.cols != y.cols);
 	const struct matmul_call own = {y, x, w, bias, a, mat(NULL, 0, 0), NULL, 0};
 	bool same = !bias.p || bias.type == y.type;
-	if (own_gelu(d, "linear_gelu_fwd", MATMUL_GELU, &own))
+	if (run_own_gelu(d, "linear_gelu_fwd", MATMUL_GELU, &own))
 		return;
 	if (same && !cuda_of(d)->o.exact && !cuda_lab_on(d, LAB_MATMUL) &&
 		supports_fused_gelu(&p) && cuda_gemm(d, "linear_gelu_fwd", &p))
@@ -471,16 +479,16 @@ void cuda_linear_gelu_fwd(struct device *d, struct mat y, struct mat a, struct m
 	cuda_act_fwd(d, ACT_GELU_TANH, y, a, mat(NULL, 0, 0));
 }
 
-/* Computes da, and with MATMUL_DGELU_SUMS its sums over rows. */
-static bool own_gelu_bwd(struct device *d, enum matmul_kind kind, struct mat da,
+/* Computes da, and the sums of MATMUL_DGELU_SUMS, by a kernel of matmul.h; false: not possible. */
+static bool run_own_gelu_bwd(struct device *d, enum matmul_kind kind, struct mat da,
 	struct mat dy, struct mat w, struct mat a, struct mat sums)
 {
 	const struct matmul_call own = {da, dy, w, mat(NULL, 0, 0), a, sums, NULL, 0};
-	return own_gelu(d, "linear_gelu_bwd", kind, &own);
+	return run_own_gelu(d, "linear_gelu_bwd", kind, &own);
 }
 
-/* With exact matmuls the epilogue is used wherever possible, even if slower: all degrees of
- * recomputation share this backward. */
+/* Computes da = gelu'(a) (dy w), and its column sums unless sums.p is NULL. Exact matmuls use the
+ * epilogue even where it is slower: all degrees of recomputation share this backward. */
 void cuda_linear_gelu_bwd(struct device *d, struct mat da, struct mat dy, struct mat w,
 	struct mat a, struct mat sums)
 {
@@ -488,9 +496,9 @@ void cuda_linear_gelu_bwd(struct device *d, struct mat da, struct mat dy, struct
 		a.p, cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
 	if (sums.p && cuda_lab_on(d, LAB_MATMUL_COLUMNS) &&
-		own_gelu_bwd(d, MATMUL_DGELU_SUMS, da, dy, w, a, sums))
+		run_own_gelu_bwd(d, MATMUL_DGELU_SUMS, da, dy, w, a, sums))
 		return;
-	if (!own_gelu_bwd(d, MATMUL_DGELU, da, dy, w, a, sums) &&
+	if (!run_own_gelu_bwd(d, MATMUL_DGELU, da, dy, w, a, sums) &&
 		(cuda_lab_on(d, LAB_MATMUL) || !supports_fused_gelu(&p) ||
 			!cuda_gemm(d, "linear_gelu_bwd", &p)))
 		gelu_bwd_unfused(d, &p);
@@ -505,7 +513,7 @@ void cuda_linear_fwd(
 	BUG_ON(bias.p && bias.cols != y.cols);
 	const struct matmul_call own = {
 		y, x, w, bias, mat(NULL, 0, 0), mat(NULL, 0, 0), NULL, 0};
-	if (!own_matmul(d, "linear_fwd", MATMUL_FWD, &own))
+	if (!run_own_matmul(d, "linear_fwd", MATMUL_FWD, &own))
 		run_matmul(d, "linear_fwd", p, bias);
 }
 
@@ -515,7 +523,7 @@ void cuda_linear_bwd_x(
 	struct cuda_product p = {w, dy, dx, false, false, NULL, add, 1};
 	const struct mat none = mat(NULL, 0, 0);
 	const struct matmul_call own = {dx, dy, w, none, none, none, NULL, 0};
-	if (add || !own_matmul(d, "linear_bwd_x", MATMUL_BWD, &own))
+	if (add || !run_own_matmul(d, "linear_bwd_x", MATMUL_BWD, &own))
 		run_matmul(d, "linear_bwd_x", p, none);
 }
 

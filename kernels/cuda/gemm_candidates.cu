@@ -54,7 +54,7 @@ static void measure_all(struct device *d, const struct gemm_plan *p,
 	cuda_gemm_end_trial(d, &trial);
 }
 
-static int64_t get_attribute(
+static int64_t get_algorithm_attribute(
 	const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t what)
 {
 	uint32_t x = 0;
@@ -64,6 +64,7 @@ static int64_t get_attribute(
 	return rc == CUBLAS_STATUS_SUCCESS ? (int64_t)x : -1;
 }
 
+/* Appends a line: the matmul, a candidate's attributes, its median time, and its bytes in hex. */
 static void append_row(const char *name, const struct gemm_plan *p,
 	const struct candidate *c, struct str *out)
 {
@@ -77,7 +78,8 @@ static void append_row(const char *name, const struct gemm_plan *p,
 	cuda_gemm_key_text(k, out);
 	str_printf(out, "\t%s\t%d", c->exact ? "exact" : "fast", c->number);
 	for (cublasLtMatmulAlgoConfigAttributes_t a : attributes)
-		str_printf(out, "\t%lld", (long long)get_attribute(&c->found.algo, a));
+		str_printf(out, "\t%lld",
+			(long long)get_algorithm_attribute(&c->found.algo, a));
 	str_printf(out, "\t%zu\t%.2f\t%.1f\t%s\t", c->found.workspaceSize, 1e3 * ms,
 		2e-9 * (double)(k->m * k->n) * (double)(k->k * k->runs) / ms,
 		cuda_gemm_is_usable(true, &c->found.algo) ? "yes" : "no");
@@ -85,6 +87,7 @@ static void append_row(const char *name, const struct gemm_plan *p,
 	str_putc(out, '\n');
 }
 
+/* Appends rows to the file, after *head if it is empty; failure ends the program. */
 static void append_to_file(const char *path, struct str *head, const struct str *rows)
 {
 	FILE *f = fopen(path, "a");
@@ -94,9 +97,11 @@ static void append_to_file(const char *path, struct str *head, const struct str 
 			       "reduction\tworkspace\tus\tTFLOP/s\texact\talgorithm\n");
 	if (!f || (begins && fwrite(head->s, 1, head->len, f) != head->len) ||
 		fwrite(rows->s, 1, rows->len, f) != rows->len || fclose(f))
-		die(EX_IOERR, "PT_LAB_CANDIDATES: %s: %s", path, strerror(errno));
+		die(EX_IOERR, "PT_LAB_CANDIDATES: cannot write '%s': %s", path,
+			strerror(errno));
 }
 
+/* Appends the suggested algorithms of a matmul, with times, to the file of PT_LAB_CANDIDATES. */
 void cuda_gemm_list(struct device *d, const char *name, const struct gemm_plan *p,
 	const struct cuda_product *x)
 {

@@ -2,6 +2,7 @@
  * cuBLASLt's heuristic are timed, and the fastest is used from then on. */
 #include "kernels/cuda/gemm_plan.h"
 
+/* Ends the program if a cuBLASLt call failed; reports the CUDA error that caused it, if any. */
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)
@@ -46,6 +47,7 @@ static int64_t common_alignment(const struct cuda_product *p)
 	return (int64_t)(addresses & -addresses);
 }
 
+/* Returns the epilogue of the plan: with the bias, if the matmul has one. */
 static int64_t plan_epilogue(const struct cuda_product *p)
 {
 	if (p->bias)
@@ -88,6 +90,7 @@ struct gemm_plan *cuda_get_plan(struct cuda_device *c, const struct gemm_key *ke
 	return *at;
 }
 
+/* Frees all plans and their descriptors, and sets the device's table of plans to NULL. */
 void cuda_plans_free(struct device *d)
 {
 	struct plans *all = cuda_of(d)->plans;
@@ -139,6 +142,7 @@ static cublasLtMatrixLayout_t create_layout(struct device *d, int64_t type, int6
 	return l;
 }
 
+/* Creates the cuBLASLt descriptors of a plan: operation, epilogue and layouts, from its key. */
 static void create_descriptors(struct device *d, struct gemm_plan *p)
 {
 	static const cublasLtEpilogue_t epilogues[N_EPILOGUES] = {
@@ -183,7 +187,7 @@ static void create_descriptors(struct device *d, struct gemm_plan *p)
 	p->d = create_layout(d, k->d, k->m, k->n, k->runs, false);
 }
 
-/* Enqueues to = (x->add ? x->d : 0) + op(a) op(b). */
+/* Enqueues to = (x->add ? x->d : 0) + op(a) op(b); sets pointers in the plan's descriptor. */
 static cublasStatus_t run_plan(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo)
 {
@@ -261,7 +265,8 @@ static int usable_algorithms(struct device *d, const struct gemm_plan *p,
 	return n;
 }
 
-/* Begins a measurement. The result goes to x->d, or elsewhere if the matmul adds to x->d. */
+/* Creates what a measurement needs. The result goes to x->d, or to other memory if the matmul adds
+ * to x->d. Returns false if there is no memory. */
 bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm_trial *t)
 {
 	size_t n_bytes = (size_t)mat_bytes(x->d);
@@ -285,7 +290,7 @@ void cuda_gemm_end_trial(struct device *d, struct gemm_trial *t)
 		cuda_check(d, cudaFree(t->to), "free");
 }
 
-/* Returns the milliseconds of GEMM_TRIALS calls, after one call that is not timed. */
+/* Returns the milliseconds of GEMM_TRIALS calls, after one that is not timed; infinity: failed. */
 float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const struct gemm_trial *t,
 	const cublasLtMatmulAlgo_t *algo)
@@ -312,7 +317,8 @@ float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* Returns the first candidate unless another is clearly faster; -1: the unfused kernels. */
+/* Times the candidates and returns the fastest, or the first unless another is clearly faster; -1:
+ * the unfused kernels. The timed calls overwrite the result of the matmul. */
 static int fastest_algorithm(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
@@ -335,22 +341,22 @@ static int fastest_algorithm(struct device *d, const struct gemm_plan *p,
 	return best;
 }
 
-/* Returns the candidate that equals the algorithm read from text; -1: none. The algorithm comes
- * from a file, so it is never passed to cuBLASLt unchecked. */
+/* Returns the candidate that equals the algorithm read from text; -1: none, with a warning. The
+ * algorithm comes from a file, so it is never passed to cuBLASLt unchecked. */
 static int find_saved_algorithm(
 	const struct gemm_plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (!memcmp(&found[i].algo, &p->algo, sizeof(p->algo)))
 			return i;
-	warn("matmul to [%lld, %lld] with sums of %lld terms: the saved cuBLASLt algorithm "
-	     "is not available on this GPU; using another algorithm, so bits may differ",
+	warn("matmul with a result of [%lld, %lld] and sums of %lld terms: the saved cuBLASLt "
+	     "algorithm is not available on this GPU; using another one, so bits may differ",
 		(long long)p->key.n, (long long)p->key.m, (long long)p->key.k);
 	return -1;
 }
 
-/* Tells cuBLASLt how many multiprocessors a chosen algorithm has. Its heuristic is not told, since
- * another algorithm may have other bits. */
+/* Sets the multiprocessors of a chosen algorithm, if PT_LAB_MATMUL_SPARE leaves some to other
+ * streams. The heuristic does not get the number, since another algorithm may have other bits. */
 static void spare_multiprocessors(struct device *d, struct gemm_plan *p)
 {
 	int32_t n = max(1, cuda_of(d)->multiprocessors - cuda_of(d)->matmul_spare);
@@ -396,8 +402,8 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 		p->algo = found[best].algo;
 }
 
-/* Disables a plan if cuBLASLt rejects the algorithm that it suggested, and returns true. Its
- * heuristic does not check all needs of its kernels, and float8 in runs is not documented. */
+/* Disables a plan, warns and returns true if cuBLASLt rejects its own suggestion for float8 in
+ * runs, which is not documented: the heuristic does not check all needs of the kernels. */
 static bool disable_if_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc)
 {
 	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
@@ -418,9 +424,9 @@ void cuda_warn_converted(
 	if (p->converted)
 		return;
 	p->converted = true;
-	warn("%s: matmul to [%lld, %lld] with sums of %lld terms: cuBLASLt has no algorithm%s "
-	     "for 16-bit operands; converting them to fp32, which is several times slower and "
-	     "needs %.1f MB",
+	warn("%s: matmul with a result of [%lld, %lld] and sums of %lld terms: "
+	     "cuBLASLt has no algorithm%s for 16-bit operands; converting them to fp32, "
+	     "which is several times slower and needs %.1f MB",
 		name, (long long)key.n, (long long)key.m, (long long)key.k,
 		cuda_of(d)->o.exact ? " without split-K" : "", (double)n_bytes * 1e-6);
 }

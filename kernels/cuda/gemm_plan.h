@@ -59,6 +59,6 @@ void cuda_gemm_head(struct device *d, struct str *out);
 void cuda_gemm_key_text(const struct gemm_key *k, struct str *out);
 void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out);
 
-/* gemm_candidates.cu: lists the algorithms for a plan in the file c->candidates. */
+/* gemm_candidates.cu: appends the suggested algorithms for a plan, with times, to c->candidates. */
 void cuda_gemm_list(struct device *d, const char *name, const struct gemm_plan *p,
 	const struct cuda_product *x);

@@ -32,6 +32,7 @@ void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out)
 		str_printf(out, "%02x", bytes[i]);
 }
 
+/* Appends a plan: its key, and its algorithm, or the word "apart" for unfused kernels. */
 static void append_plan_line(const struct gemm_plan *p, struct str *out)
 {
 	cuda_gemm_key_text(&p->key, out);
@@ -50,6 +51,7 @@ static int compare_keys(const void *a, const void *b)
 	return memcmp(&(*x)->key, &(*y)->key, sizeof((*x)->key));
 }
 
+/* Appends the chosen algorithms by key, after a line with the cuBLASLt version and GPU model. */
 void cuda_algorithms(struct device *d, struct str *out)
 {
 	struct plans *all = cuda_of(d)->plans;
@@ -130,6 +132,7 @@ static int parse_plan_line(const char *line, struct gemm_plan *p)
 	return p->unfused ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
+/* Adds a line's plan unless its shape has one; -1: malformed, or too many plans, *e set. */
 static int accept_plan_line(
 	struct device *d, const char *line, int64_t number, struct err *e)
 {
@@ -137,7 +140,7 @@ static int accept_plan_line(
 	struct gemm_plan parsed;
 	if (parse_plan_line(line, &parsed) || (c->plans && c->plans->n >= MAX_PLANS))
 		return err_set(e, EX_DATAERR,
-			"matmul algorithms: line %lld is malformed, or there are too many lines",
+			"matmul algorithms: line %lld is malformed, or the text has too many lines",
 			(long long)number);
 	if (parsed.unfused && c->o.exact) /* exact: always the epilogue */
 		return 0;
@@ -150,6 +153,7 @@ static int accept_plan_line(
 	return 0;
 }
 
+/* Adds a text's plans; warns and ignores it if of another GPU or cuBLASLt. -1: malformed. */
 int cuda_set_algorithms(struct device *d, const char *text, struct err *e)
 {
 	struct str head = {}, line = {};
@@ -164,7 +168,7 @@ int cuda_set_algorithms(struct device *d, const char *text, struct err *e)
 		if (number == 1 && !strcmp(line.s, head.s))
 			continue;
 		if (number == 1 && !strncmp(line.s, "cublasLt ", 9)) {
-			warn("matmul algorithms chosen with %.*s are not used with %.*s; "
+			warn("ignoring the matmul algorithms chosen with %.*s: this is %.*s; "
 			     "bits may differ",
 				(int)n, line.s, (int)head.len - 1, head.s);
 			break;

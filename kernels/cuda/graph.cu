@@ -75,6 +75,7 @@ static void clear_graph(struct device *d, struct graph *g)
 	g->rejected = NULL;
 }
 
+/* Waits for the last launch, and frees the graph with the memory that it uses. */
 void cuda_graph_free(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -102,7 +103,7 @@ void cuda_graph_free_later(struct device *d, void *p)
 	g->free_later[g->n_free_later++] = p;
 }
 
-/* Adds a page. The relaxed mode allows the allocation during a capture. */
+/* Adds a page of pinned memory. The relaxed mode allows the allocation during a capture. */
 static void add_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -114,6 +115,7 @@ static void add_page(struct device *d, struct graph *g)
 	g->at = 0;
 }
 
+/* Adds a slot of pinned memory for a put of n_bytes to the captured graph. */
 static struct slot *add_slot(struct device *d, struct graph *g, void *to, size_t n_bytes)
 {
 	if (!g->n_pages || n_bytes > STAGE_BYTES - g->at)
@@ -154,11 +156,12 @@ void cuda_graph_readback(struct device *d)
 	g->n_read = g->n_slots;
 }
 
+/* Frees the last graph and begins a capture; false, with a warning, if launches must be single. */
 bool cuda_graph_begin(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
 	if (c->waits || c->profile) {
-		warn("%s: no CUDA graph: PT_CUDA_SYNC or a profile needs single launches",
+		warn("%s: no CUDA graph: PT_CUDA_SYNC and profiles need single launches",
 			c->model);
 		return false;
 	}
@@ -173,6 +176,7 @@ bool cuda_graph_begin(struct device *d)
 	return true;
 }
 
+/* Ends the capture and makes the graph; false, with a warning, if that is not possible. */
 bool cuda_graph_end(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -192,11 +196,12 @@ bool cuda_graph_end(struct device *d)
 		g->rejected = cudaGetErrorString(rc);
 	}
 	if (g->rejected)
-		warn("%s: no CUDA graph: %s; kernels are launched one by one",
+		warn("%s: no CUDA graph: %s; launching kernels one by one",
 			cuda_of(d)->model, g->rejected);
 	return !g->rejected;
 }
 
+/* Waits until the device has read the last launch's data, and begins a refill. */
 void cuda_graph_refill(struct device *d)
 {
 	struct graph *g = cuda_of(d)->graph;
@@ -209,6 +214,7 @@ void cuda_graph_refill(struct device *d)
 	g->next = 0;
 }
 
+/* Launches the graph after all enqueued work; ends a refill. */
 void cuda_graph_launch(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);

@@ -23,7 +23,8 @@ struct bad_counts {
 	uint64_t beyond, not_finite;
 };
 
-/* Adds rounded elements of a leaf; counts those that are too large or not finite as 0. */
+/* Adds the rounded elements of a leaf to the sums `to`. Adds 0 for elements that are too large or
+ * not finite, and counts them in `bad`. */
 static __device__ inline void add_leaf(uint64_t (&to)[GRID_N], const float (&x)[GRID_N],
 	float scale, float max_units, struct bad_counts &bad)
 {
@@ -37,7 +38,7 @@ static __device__ inline void add_leaf(uint64_t (&to)[GRID_N], const float (&x)[
 	}
 }
 
-/* Adds GRID_N sums, or only the first `left`. whole: rows are aligned, and read in packs. */
+/* Adds GRID_N sums at x, or only the first `left`, to `to`. whole: x is aligned for packs. */
 static __device__ inline void add_sum(
 	uint64_t (&to)[GRID_N], const uint64_t *x, int64_t left, bool whole)
 {
@@ -56,6 +57,7 @@ static __device__ inline void add_sum(
 	}
 }
 
+/* Stores GRID_N sums, or only the first `left`. whole: `to` is aligned for packs. */
 static __device__ inline void store_sum(
 	uint64_t *to, const uint64_t (&x)[GRID_N], int64_t left, bool whole)
 {
@@ -69,7 +71,8 @@ static __device__ inline void store_sum(
 	}
 }
 
-/* Sums one pack per thread, with zeros past the end. T: the type of leaves */
+/* Sums all parts for one pack per thread: stores the sums (unless `sum` is NULL) and the rounded
+ * sums (unless NULL), and adds the counts of bad elements to *grid. T: the type of leaves. */
 template <typename T>
 static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	const struct grid_parts parts, int64_t n, float max_units, struct grid *grid,
@@ -107,7 +110,7 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	}
 }
 
-/* Appends the leaves (`leaves`) or the sums of n parts; false: one is not aligned for packs. */
+/* Appends the leaves (`leaves`) or sums of n parts; false: one is not aligned for packs. */
 template <typename T>
 static bool append_parts(
 	struct grid_parts *to, const struct grid_part *from, int n, bool leaves)
@@ -123,6 +126,7 @@ static bool append_parts(
 	return whole;
 }
 
+/* Launches grid_sum_kernel() for GRID_PARTS parts at a time; the last launch also rounds. */
 template <typename T>
 static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
@@ -146,11 +150,12 @@ static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *g
 	} while (done < s->n_parts);
 }
 
+/* Sets (or with s->add increases) the sums, and the rounded sums if wanted; counts bad elements. */
 void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
 	BUG_ON(s->levels < 0 || s->levels > 62);
-	by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
+	call_by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
 }
 
 static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)

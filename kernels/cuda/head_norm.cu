@@ -5,6 +5,7 @@
  * several heads. Threads of heads past the end take part in sums. */
 enum { N = 8, MAX_HEAD = N * WARP };
 
+/* Returns the number of threads per head: a power of two. */
 static int lanes_per_head(int64_t dim)
 {
 	int lanes = 1;
@@ -14,6 +15,7 @@ static int lanes_per_head(int64_t dim)
 	return lanes;
 }
 
+/* Returns the sum over the lanes of a head, in all of them. */
 static __device__ inline float head_sum(float x, int lanes)
 {
 	for (int i = lanes / 2; i; i /= 2)
@@ -38,7 +40,7 @@ static bool heads_in_packs(int64_t dim, int64_t stride, const T *...p)
 	return dim % N == 0 && stride % N == 0 && (... && ((uintptr_t)p % 16 == 0));
 }
 
-/* Loads a head's elements, as two packs of 4 if an element has 4 bytes. */
+/* Loads a lane's N elements of a head, as packs of up to 16 bytes; zeros from `left` on. */
 template <typename T>
 static __device__ inline void load_head(
 	float (&x)[N], const T *p, int64_t left, bool whole)
@@ -54,6 +56,7 @@ static __device__ inline void load_head(
 	}
 }
 
+/* Stores a lane's N elements of a head, or only the first `left`. */
 template <typename T>
 static __device__ inline void store_head(
 	T *p, const float (&x)[N], int64_t left, bool whole)
@@ -69,6 +72,7 @@ static __device__ inline void store_head(
 	}
 }
 
+/* Normalizes heads by RMSNorm, `lanes` threads per head. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) head_norm_fwd_kernel(T *y, const T *x,
 	const float *gamma, int64_t n, int dim, int lanes, float eps, bool whole)
@@ -84,13 +88,14 @@ static __global__ void __launch_bounds__(THREADS) head_norm_fwd_kernel(T *y, con
 	store_head(y + head * dim + col, out, left, whole);
 }
 
+/* Normalizes each head of gamma.cols channels by RMSNorm. */
 void cuda_head_norm_fwd(
 	struct device *d, struct mat y, struct mat x, struct mat gamma, float eps)
 {
 	const int64_t dim = gamma.cols, n = mat_size(x) / dim;
 	const int lanes = lanes_per_head(dim);
 	BUG_ON(x.cols % dim || mat_size(y) != mat_size(x) || y.type != x.type);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		const T *in = (const T *)x.p;
@@ -126,6 +131,7 @@ static __global__ void __launch_bounds__(THREADS) head_norm_bwd_x_kernel(V *dx,
 	store_head(dx + head / heads * stride + head % heads * dim + col, e, left, whole);
 }
 
+/* Sets dx to the gradient of x; rstd is computed again. */
 void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct mat x,
 	struct mat gamma, float eps)
 {
@@ -136,9 +142,9 @@ void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct
 	const float *g = floats_of(gamma);
 	const bool whole = heads_in_packs(dim, mat_stride(dx), (const char *)dx.p,
 		(const char *)dy.p, (const char *)x.p, (const char *)gamma.p);
-	by_type(x.type, [&](auto t) {
-		by_type(dy.type, [&](auto u) {
-			by_type(dx.type, [&](auto v) {
+	call_by_type(x.type, [&](auto t) {
+		call_by_type(dy.type, [&](auto u) {
+			call_by_type(dx.type, [&](auto v) {
 				launch(d, "head_norm_bwd_x", grid_of_packs(n, lanes, 1),
 					THREADS, 0,
 					head_norm_bwd_x_kernel<decltype(t), decltype(u),
@@ -184,6 +190,7 @@ static __global__ void __launch_bounds__(THREADS)
 	part[(int64_t)blockIdx.x * dim + threadIdx.x] = sum;
 }
 
+/* Sets dgamma to sums over all rows and heads, through partial sums in the workspace. */
 void cuda_head_norm_bwd_w(
 	struct device *d, struct mat dgamma, struct mat dy, struct mat x, float eps)
 {
@@ -194,8 +201,8 @@ void cuda_head_norm_bwd_w(
 	float *part = (float *)cuda_workspace(d, (size_t)(runs.n * dim) * sizeof(float));
 	BUG_ON(x.cols % dim || mat_size(dy) != mat_size(x));
 	const bool whole = heads_in_packs(dim, 0, (const char *)dy.p, (const char *)x.p);
-	by_type(x.type, [&](auto t) {
-		by_type(dy.type, [&](auto u) {
+	call_by_type(x.type, [&](auto t) {
+		call_by_type(dy.type, [&](auto u) {
 			launch(d, "head_norm_bwd_w", grid_of(runs.n), THREADS, 0,
 				head_norm_run_kernel<decltype(t), decltype(u)>, part,
 				(const decltype(u) *)dy.p, (const decltype(t) *)x.p, n,

@@ -3,6 +3,7 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+/* Appends a launch argument; ".." for a struct. */
 static void append_arg(struct str *out, const struct cuda_arg *a)
 {
 	char text[NUM_TEXT];
@@ -16,6 +17,7 @@ static void append_arg(struct str *out, const struct cuda_arg *a)
 		str_puts(out, "..");
 }
 
+/* Appends a launch: its name, grid, block, shared memory and arguments. */
 static void append_launch(struct str *out, const struct cuda_launch *l)
 {
 	str_puts(out, l->name);
@@ -46,8 +48,8 @@ static NORETURN void die_with_launches(
 		die(EX_FAILED, "%s: %s: %s; the failing launch:%s", c->model, what, error,
 			launches);
 	die(EX_FAILED,
-		"%s: %s, detected at %s; a launch before it failed: PT_CUDA_SYNC=yes shows "
-		"which; the last launches, the latest first:%s",
+		"%s: %s, detected at %s: an earlier launch failed; PT_CUDA_SYNC=yes shows which; "
+		"the last launches, the latest first:%s",
 		c->model, error, what, launches);
 }
 
@@ -108,7 +110,7 @@ static int get_row(struct profile *p, const char *name)
 	return i;
 }
 
-/* Waits for the timed launches and adds their times. */
+/* Waits for the timed launches, adds their times to their kernels' rows, and forgets them. */
 static void read_times(struct device *d, struct profile *p)
 {
 	for (int i = 0; i < p->n_timed; i++) {
@@ -123,6 +125,7 @@ static void read_times(struct device *d, struct profile *p)
 	p->n_timed = 0;
 }
 
+/* Starts timing every launch; creates the events for it. */
 void cuda_profile_begin(struct device *d)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -141,6 +144,7 @@ static int slowest_first(const void *a, const void *b)
 	return (x < y) - (x > y);
 }
 
+/* Appends the table of times, slowest kernel first, and stops timing; nothing if not timing. */
 void cuda_profile_end(struct device *d, struct str *out)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -167,7 +171,7 @@ void cuda_profile_end(struct device *d, struct str *out)
 	c->profile = NULL;
 }
 
-/* Checks before a launch that no argument is a host address that the device cannot access. */
+/* Ends the program if an argument of a launch is a host address that the device cannot access. */
 static void check_pointers(struct device *d, const struct cuda_launch *l)
 {
 	for (int i = 0; i < l->n_args; i++) {
@@ -177,12 +181,13 @@ static void check_pointers(struct device *d, const struct cuda_launch *l)
 		cuda_check(d, cudaPointerGetAttributes(&a, l->args[i].p), l->name);
 		if (a.type == cudaMemoryTypeUnregistered)
 			die(EX_FAILED,
-				"%s: argument %d of a kernel is an address in host "
+				"%s: argument %d of the kernel is an address in host "
 				"memory",
 				l->name, i);
 	}
 }
 
+/* Records an operation; checks its pointers if launches are synchronous; times it if profiling. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -199,6 +204,7 @@ void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t 
 	cuda_check(d, cudaEventRecord(p->timed[p->n_timed].begin, stream), l->name);
 }
 
+/* Ends the timing of an operation if profiling; waits for it if launches are synchronous. */
 void cuda_after_in(struct device *d, const char *name, cudaStream_t stream)
 {
 	struct cuda_device *c = cuda_of(d);

@@ -4,7 +4,7 @@
 
 /* Returns a tensor map with boxes of `rows` rows and PANEL columns; the matrix is one head of
  * attention. */
-static CUtensorMap panels_of(struct device *d, struct mat m, int rows)
+static CUtensorMap panel_map(struct device *d, struct mat m, int rows)
 {
 	const struct heads all = {m.p, m.cols, m.rows, (int)m.cols, false, true};
 	return tile_map(d, all, 1, m.type, rows);
@@ -18,13 +18,15 @@ static bool is_supported(struct mat m)
 	       !m.amax && max64(m.rows, m.cols) < INT32_MAX / 2;
 }
 
+/* Returns true if m has this type, the shape of `like`, and contiguous rows, 16-byte aligned. */
 static bool has_shape(struct mat m, struct mat like, enum dtype type)
 {
 	return m.type == type && m.rows == like.rows && m.cols == like.cols &&
 	       mat_stride(m) == m.cols && (uintptr_t)m.p % 16 == 0;
 }
 
-static bool supports(const struct matmul_traits *how, const struct matmul_call *c)
+/* Returns true if the kernels support the types, shapes and addresses of a call. */
+static bool supports_call(const struct matmul_traits *how, const struct matmul_call *c)
 {
 	bool wide = how->aux == AUX_STREAM;
 	struct mat y = c->y;
@@ -40,8 +42,8 @@ static bool supports(const struct matmul_traits *how, const struct matmul_call *
 	return how->aux == AUX_NONE || has_shape(c->aux, c->y, c->y.type);
 }
 
-/* With sums, an item is two runs of rows, one for each warpgroup. */
-static struct matmul_order order_of(
+/* Returns the order of tiles. With sums, an item is two runs of `run` rows, one per warpgroup. */
+static struct matmul_order make_matmul_order(
 	const struct matmul_traits *how, int64_t rows, int64_t cols, int64_t run)
 {
 	enum { SECTION = 12 };
@@ -59,20 +61,20 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 {
 	struct mat y = c->y, w = c->w;
 	struct column_runs runs = {GROUP_ROWS, 1};
-	if (!cuda_of(d)->map_encode || !supports(how, c))
+	if (!cuda_of(d)->map_encode || !supports_call(how, c))
 		return false;
 	BUG_ON(c->x.rows != y.rows || (how->transposed ? w.cols : w.rows) != y.cols);
 	BUG_ON((how->transposed ? w.rows : w.cols) != c->x.cols);
 	if (how->sums)
 		runs = cuda_column_runs(y.rows, y.cols);
-	struct matmul_order order = order_of(how, y.rows, y.cols, runs.rows);
+	struct matmul_order order = make_matmul_order(how, y.rows, y.cols, runs.rows);
 	if (runs.rows % GROUP_ROWS || order.items > INT32_MAX / 2)
 		return false;
 	bool wide = y.type == DT_F32;
-	*to = {panels_of(d, c->x, how->sums ? (int)GROUP_ROWS : (int)TILE_M),
-		panels_of(d, w, how->transposed ? (int)PANEL : TILE_N / how->blocks),
-		wide ? CUtensorMap() : panels_of(d, y, STORE_ROWS),
-		how->aux == AUX_GELU ? panels_of(d, c->aux, STORE_ROWS) : CUtensorMap(),
+	*to = {panel_map(d, c->x, how->sums ? (int)GROUP_ROWS : (int)TILE_M),
+		panel_map(d, w, how->transposed ? (int)PANEL : TILE_N / how->blocks),
+		wide ? CUtensorMap() : panel_map(d, y, STORE_ROWS),
+		how->aux == AUX_GELU ? panel_map(d, c->aux, STORE_ROWS) : CUtensorMap(),
 		(int)y.rows, (int)y.cols, (int)ceil_div(c->x.cols, PANEL),
 		c->bias.type == DT_F32, c->bias.p, y.p, c->aux.p, NULL, c->tiles,
 		(int)min64(c->real, y.cols), order};
@@ -84,8 +86,9 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 
 typedef struct matmul_shape<4, true, true, true, false> shape;
 
+/* Runs a matmul of one kind, and sums over its rows; false, with nothing done: not supported. */
 template <enum matmul_kind KIND>
-static bool run(struct device *d, const char *name, const struct matmul_call *c)
+static bool run_kind(struct device *d, const char *name, const struct matmul_call *c)
 {
 	struct matmul_args args;
 	if (!matmul_prepare(d, &traits_of<shape, epilogue_row<KIND>>, c, &args))
@@ -103,9 +106,10 @@ bool cuda_matmul_hopper(struct device *d, const char *name, enum matmul_kind kin
 	const struct matmul_call *c)
 {
 	static bool (*const kinds[])(struct device *, const char *,
-		const struct matmul_call *) = {run<MATMUL_FWD>, run<MATMUL_GELU>,
-		run<MATMUL_RESIDUAL>, run<MATMUL_XENT>, run<MATMUL_BWD>,
-		run<MATMUL_DGELU>, run<MATMUL_DGELU_SUMS>};
+		const struct matmul_call *) = {run_kind<MATMUL_FWD>,
+		run_kind<MATMUL_GELU>, run_kind<MATMUL_RESIDUAL>, run_kind<MATMUL_XENT>,
+		run_kind<MATMUL_BWD>, run_kind<MATMUL_DGELU>,
+		run_kind<MATMUL_DGELU_SUMS>};
 	static_assert(ARRAY_LEN(kinds) == N_MATMUL_KINDS, "a function for each kind");
 	return kinds[kind](d, name, c);
 }

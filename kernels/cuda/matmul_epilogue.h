@@ -15,6 +15,7 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 	float sums[TILE_N / PANEL][4] =
 		{}; /* sums of the thread's columns; see add_rows() */
 
+	/* Computes and stores the results of the warp's rows of a tile from its sums c. */
 	__device__ inline void finish(float (&c)[TILE_N / 8][4], struct matmul_place at)
 	{
 #pragma unroll
@@ -24,10 +25,10 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 			else
 				finish_panel(c, j);
 		if constexpr (E::STATS)
-			put_stats(c);
+			store_stats(c);
 		if constexpr (E::SUMS)
 			if (at.last)
-				put_sums();
+				store_sums();
 	}
 
 	/* Computes and stores panel j of the result. With STATS, c becomes the rounded result. */
@@ -45,13 +46,13 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 		for (int i = 0; i < PIECES; i++)
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				float(&of)[4] = c[j * PIECES + i];
-				float low = of[2 * h] + b[i].x,
-				      high = of[2 * h + 1] + b[i].y;
+				float(&acc)[4] = c[j * PIECES + i];
+				float low = acc[2 * h] + b[i].x,
+				      high = acc[2 * h + 1] + b[i].y;
 				v[h][i] = result(low, high, a[h][i]);
 				if constexpr (E::STATS) {
-					of[2 * h] = two_of(v[h][i]).x;
-					of[2 * h + 1] = two_of(v[h][i]).y;
+					acc[2 * h] = two_of(v[h][i]).x;
+					acc[2 * h + 1] = two_of(v[h][i]).y;
 				}
 			}
 		write(panel, v);
@@ -59,10 +60,10 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 			store(&x.aux, x.aux_rows, panel, j);
 #pragma unroll
 			for (int i = 0; i < PIECES * 2; i++) {
-				float2 of = two_of(v[i % 2][i / 2]);
+				float2 two = two_of(v[i % 2][i / 2]);
 				v[i % 2][i / 2] =
-					both<__nv_bfloat16>(gelu_tanh<true>(of.x, 0),
-						gelu_tanh<true>(of.y, 0));
+					both<__nv_bfloat16>(gelu_tanh<true>(two.x, 0),
+						gelu_tanh<true>(two.y, 0));
 			}
 			panel = buffer(warp, 1);
 			wait_buffer();
@@ -85,7 +86,7 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 		return both<__nv_bfloat16>(low, high);
 	}
 
-	/* y = aux + (round(c) + bias) for panel j, in fp32. */
+	/* Stores y = aux + (round(c) + bias) for panel j, in fp32. */
 	__device__ inline void add_stream(float (&c)[TILE_N / 8][4], int j) const
 	{
 		float2 b[PIECES];
@@ -94,13 +95,13 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 		for (int i = 0; i < PIECES; i++)
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
-				const float(&of)[4] = c[j * PIECES + i];
+				const float(&acc)[4] = c[j * PIECES + i];
 				int r = row + g + 8 * h,
 				    at = col + j * PANEL + 8 * i + 2 * t;
 				int64_t place = (int64_t)r * x.n + at;
 				if (r >= x.m || at >= x.n)
 					continue;
-				float2 sum = rounded(of[2 * h] + 0, of[2 * h + 1] + 0);
+				float2 sum = rounded(acc[2 * h] + 0, acc[2 * h + 1] + 0);
 				float2 to = *(const float2 *)((const float *)x.aux_rows +
 							      place);
 				if (x.bias)
@@ -111,14 +112,15 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 	}
 
 	/* Stores the softmax statistics of the warp's rows. */
-	__device__ inline void put_stats(const float (&c)[TILE_N / 8][4]) const
+	__device__ inline void store_stats(const float (&c)[TILE_N / 8][4]) const
 	{
 #pragma unroll
 		for (int h = 0; h < 2; h++) {
 			int r = row + g + 8 * h;
-			struct softmax_state of = softmax_of_tile(c, h, x.real - col);
+			struct softmax_state state = softmax_of_tile(c, h, x.real - col);
 			if (t == 0 && r < x.m)
-				x.tiles[(int64_t)r * x.order.n_tiles + col / TILE_N] = of;
+				x.tiles[(int64_t)r * x.order.n_tiles + col / TILE_N] =
+					state;
 		}
 	}
 
@@ -128,6 +130,7 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 	 * order, then the eight sums. A warpgroup has all tiles of a run, one after the other. A thread
 	 * adds the rows of one residue modulo 8, in 4 columns of each panel. */
 
+	/* Adds panel j's rows to `sums`, once all warps of the warpgroup have stored them. */
 	__device__ inline void add_rows(int j)
 	{
 		enum { ROWS = GROUP_ROWS / 8 };
@@ -152,7 +155,7 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 
 	/* Adds the eight sums of each column, and stores the results of the run. The first buffer
 	 * of warp j of the warpgroup has the sums of panel j. */
-	__device__ inline void put_sums()
+	__device__ inline void store_sums()
 	{
 		int thread = (int)threadIdx.x % WARPGROUP,
 		    rows = x.order.pieces * GROUP_ROWS;
@@ -170,12 +173,12 @@ template <typename S, typename E> struct matmul_epilogue : matmul_panels<S, E> {
 #pragma unroll
 		for (int i = 0; i < TILE_N / WARPGROUP; i++) {
 			int c = i * WARPGROUP + thread;
-			const float *of =
+			const float *parts =
 				(const float *)buffer(4 * w + c / PANEL, 0) + c % PANEL;
 			float total = 0;
 #pragma unroll
 			for (int k = 0; k < 8; k++)
-				total += of[k * PANEL];
+				total += parts[k * PANEL];
 			if (run * rows < x.m && col + c < x.n)
 				x.part[(int64_t)run * x.n + col + c] = total;
 		}

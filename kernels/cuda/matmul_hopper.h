@@ -41,6 +41,7 @@ static __device__ inline void load_stage(const struct matmul_args &x,
 	}
 }
 
+/* Runs the producer thread: enqueues copies of all stages of all of the block's tiles. */
 template <typename S, typename E>
 static __device__ inline void matmul_produce(
 	const struct matmul_args &x, const struct matmul_buffers<S> &s)
@@ -48,7 +49,7 @@ static __device__ inline void matmul_produce(
 	int use = 0;
 	for_each_tile<S>(x, [&](struct matmul_place at) {
 		for (int k = 0; k < x.steps; k++, use++) {
-			struct turn t = turn_of<S::STAGES>(use);
+			struct ring_use t = ring_use_at<S::STAGES>(use);
 			barrier_wait(&s.rest->free[t.place], t.parity ^ 1);
 			load_stage<S, E>(x, s, t.place, k * PANEL, at);
 		}
@@ -88,7 +89,7 @@ static __device__ inline void add_stage(float (&c)[TILE_N / 8][4],
 	wgmma_commit();
 }
 
-/* Computes warpgroup w's part of a tile, from use `first` of the ring on. */
+/* Sets c to warpgroup w's rows of a tile, from use `first` of the ring on; frees the stages. */
 template <typename S, typename E>
 static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 	const struct matmul_args &x, const struct matmul_buffers<S> &s, int first, int w)
@@ -98,15 +99,15 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 		turn_wait(LAG_TURN, CONSUMERS * WARPGROUP);
 	wgmma_hold(c);
 	for (int k = 0; k < x.steps; k++) {
-		struct turn t = turn_of<S::STAGES>(first + k);
+		struct ring_use t = ring_use_at<S::STAGES>(first + k);
 		if (S::OVER) {
 			barrier_wait_meanwhile(&s.rest->full[t.place], t.parity);
 			add_stage<S, E>(c, s, t.place, w, k > 0);
 			wgmma_wait<1>();
 			if (k > 0)
-				stage_done<S>(
-					&s.rest->free[turn_of<S::STAGES>(first + k - 1)
-							      .place]);
+				stage_done<S>(&s.rest->free[ring_use_at<S::STAGES>(
+					first + k - 1)
+								    .place]);
 		} else {
 			barrier_wait(&s.rest->full[t.place], t.parity);
 			add_stage<S, E>(c, s, t.place, w, k > 0);
@@ -121,10 +122,11 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 		wgmma_wait<0>();
 		wgmma_hold(c);
 		stage_done<S>(
-			&s.rest->free[turn_of<S::STAGES>(first + x.steps - 1).place]);
+			&s.rest->free[ring_use_at<S::STAGES>(first + x.steps - 1).place]);
 	}
 }
 
+/* Runs consumer warpgroup w: computes its rows of all of the block's tiles, and stores them. */
 template <typename S, typename E>
 static __device__ inline void matmul_consume(
 	const struct matmul_args &x, const struct matmul_buffers<S> &s, int w)
@@ -143,6 +145,7 @@ static __device__ inline void matmul_consume(
 		stores_wait<0>();
 }
 
+/* Computes a matmul and its epilogue, by a producer and two consumer warpgroups per block. */
 template <typename S, typename E>
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_matmul(const __grid_constant__ struct matmul_args x)
@@ -157,7 +160,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 				barrier_make(&s.rest->full[i], 1);
 				barrier_make(&s.rest->free[i], TILE_WARPS * S::BLOCKS);
 			}
-			barriers_tell();
+			publish_barriers();
 		}
 		if constexpr (S::PAIR)
 			cluster_sync();

@@ -18,7 +18,8 @@ static constexpr struct matmul_traits traits_of = {
 bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 	const struct matmul_call *c, struct matmul_args *to);
 
-/* launch() for clusters of two blocks. */
+/* Launches the matmul in clusters of two blocks, and records it for error messages and profiles.
+ * Ends the program if the launch fails. */
 template <typename S, typename E>
 static void launch_pairs(struct device *d, const char *name, dim3 grid, int shared_bytes,
 	const struct matmul_args &x)
@@ -45,6 +46,7 @@ static void launch_pairs(struct device *d, const char *name, dim3 grid, int shar
 	cuda_after_launch(d, name);
 }
 
+/* Launches the matmul with one block per multiprocessor, or fewer for few tiles. */
 template <typename S, typename E>
 static void launch_matmul(struct device *d, const char *name, const struct matmul_args &x)
 {

@@ -3,11 +3,13 @@
 
 #include "kernels/cuda/matmul_tiles.h"
 
+/* Returns two bf16 elements as floats. */
 static __device__ inline float2 two_of(uint32_t bits)
 {
 	return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
 }
 
+/* Returns two floats, rounded to bf16. */
 static __device__ inline float2 rounded(float low, float high)
 {
 	return two_of(both<__nv_bfloat16>(low, high));
@@ -41,6 +43,7 @@ template <typename S, typename E> struct matmul_panels {
 
 	/* ---- before the matmul: loads -------------------------------------------------- */
 
+	/* Sets the warp's place in a tile, and starts the loads that its epilogue needs. */
 	__device__ inline void begin(struct matmul_place at)
 	{
 		row = at.row + w * x.order.apart + warp % 4 * STORE_ROWS;
@@ -51,21 +54,23 @@ template <typename S, typename E> struct matmul_panels {
 			load_aux(0);
 	}
 
+	/* Loads this lane's bias of each panel; 0 without a bias. */
 	__device__ inline void load_bias()
 	{
 #pragma unroll
 		for (int j = 0; j < PANELS; j++) {
 			int at = col + j * PANEL + 2 * lane;
-			bool there = x.bias && at < x.n; /* n is even */
+			bool has_bias = x.bias && at < x.n; /* n is even */
 			bias[j] = {0, 0};
-			if (there && x.wide_bias)
+			if (has_bias && x.wide_bias)
 				bias[j] = __ldg((const float2 *)x.bias + at / 2);
-			else if (there)
+			else if (has_bias)
 				bias[j] =
 					two_of(__ldg((const uint32_t *)x.bias + at / 2));
 		}
 	}
 
+	/* Starts to load this lane's pieces of panel j of aux; 0 outside the matrix. */
 	__device__ inline void load_aux(int j)
 	{
 #pragma unroll
@@ -90,8 +95,8 @@ template <typename S, typename E> struct matmul_panels {
 		__syncwarp();
 	}
 
-	/* Moves panel j of aux to a buffer, and returns its elements at the places of the lane's
-	 * sums: word i of half h has columns 8 i + 2 t, + 1 of row g + 8 h. */
+	/* Sets `to` to panel j of aux, through a buffer, at the places of the lane's sums: word i
+	 * of half h has columns 8 i + 2 t, + 1 of row g + 8 h. Starts to load the next panel. */
 	__device__ inline void aux_panel(
 		uint32_t (&to)[2][PIECES], __nv_bfloat16 *panel, int j)
 	{
@@ -127,7 +132,7 @@ template <typename S, typename E> struct matmul_panels {
 		const __nv_bfloat16 *panel, int j) const
 	{
 		if (S::BY_TMA) {
-			stores_tell();
+			publish_stores();
 			__syncwarp();
 			if (lane == 0) {
 				tile_store(map, panel, col + j * PANEL, 0, row, 0);
@@ -148,6 +153,7 @@ template <typename S, typename E> struct matmul_panels {
 		__syncwarp();
 	}
 
+	/* Writes the lane's elements to a panel buffer; v is laid out as in aux_panel(). */
 	__device__ inline void write(
 		__nv_bfloat16 *panel, const uint32_t (&v)[2][PIECES]) const
 	{

@@ -19,9 +19,9 @@ enum {
 
 /*
  * STAGES: stages of the ring, with 64 columns of both operands each. BY_TMA: TMA stores results,
- * not lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the matmuls
- * of the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows and the
- * same columns of the result; each copies half of w's tile for both.
+ * not lanes with 16 bytes each. OVER: a warpgroup enqueues the matmuls of a stage before the
+ * matmuls of the previous stage are complete. PAIR: clusters of two blocks compute neighboring rows
+ * and the same columns of the result; each copies half of w's tile for both.
  */
 template <int STAGE_COUNT, bool BY_TMA_, bool LAG_, bool OVER_, bool PAIR_>
 struct matmul_shape {
@@ -84,13 +84,13 @@ struct matmul_place {
 };
 
 template <typename S>
-static __device__ inline struct matmul_place place_of(
+static __device__ inline struct matmul_place item_place(
 	const struct matmul_order &o, int item)
 {
-	int each = o.section * o.m_tiles, first = item / each * o.section;
-	int here = min(o.section, o.n_tiles - first), i = item % each;
-	int tile = i / here * S::BLOCKS + (int)blockIdx.x % S::BLOCKS;
-	return {tile * o.rows, (first + i % here) * TILE_N, false};
+	int per_section = o.section * o.m_tiles, first = item / per_section * o.section;
+	int in_section = min(o.section, o.n_tiles - first), i = item % per_section;
+	int tile = i / in_section * S::BLOCKS + (int)blockIdx.x % S::BLOCKS;
+	return {tile * o.rows, (first + i % in_section) * TILE_N, false};
 }
 
 /* Calls fn(place) for each of the block's tiles. */
@@ -99,7 +99,7 @@ static __device__ inline void for_each_tile(const struct matmul_args &x, F fn)
 {
 	for (int item = (int)blockIdx.x / S::BLOCKS; item < x.order.items;
 		item += (int)gridDim.x / S::BLOCKS) {
-		struct matmul_place at = place_of<S>(x.order, item);
+		struct matmul_place at = item_place<S>(x.order, item);
 		for (int i = 1; i <= x.order.pieces; i++, at.row += GROUP_ROWS) {
 			at.last = i == x.order.pieces;
 			fn(at);

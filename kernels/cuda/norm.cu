@@ -13,6 +13,7 @@ template <int W, int P, bool WHOLE_ = false> struct width {
 	static constexpr bool WHOLE = WHOLE_;
 };
 
+/* Calls fn(width<...>()) with the warps per row and packs per thread for rows of `cols` columns. */
 template <typename F> static void call_by_cols(int64_t cols, F fn)
 {
 	BUG_ON(cols > N * 8 * 32 * WARP);
@@ -33,6 +34,7 @@ template <typename F> static void call_by_cols(int64_t cols, F fn)
 /* The maximum number of packs per thread for which one warp has the registers for a row. */
 enum { MAX_PACKS = 16 };
 
+/* Calls fn() as call_by_cols(), but with one warp per row for up to 2048 columns. */
 template <typename F> static void call_by_cols_of_warp(int64_t cols, F fn)
 {
 	if (cols > N * 8 * WARP && cols <= N * MAX_PACKS * WARP)
@@ -112,7 +114,7 @@ template <typename T> struct norm_args {
 	float *amax; /* amax of y */
 };
 
-/* Normalizes a row in registers, padded with zeros, and stores the result. */
+/* Normalizes a zero-padded row in registers; stores it and its statistics, and raises n.amax. */
 template <int WARPS, bool WHOLE, int PACKS, typename T>
 static __device__ inline void norm_row(
 	float (&v)[PACKS][N], const struct norm_args<T> &n, int64_t row)
@@ -174,6 +176,7 @@ static __device__ inline void norm_row(
 	raise_amax<WARPS, T>(n.amax, old_bits, max_bits);
 }
 
+/* Normalizes a row per WARPS warps, and stores its mean and rstd. */
 template <int WARPS, int PACKS, bool WHOLE, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	blocks_of_rows<WHOLE, PACKS * N>()) norm_fwd_kernel(enum norm_kind kind, T *y,
@@ -197,13 +200,14 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
+/* Normalizes each row of x into y, and stores mean and rstd in stats; raises y's amax. */
 void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct mat stats,
 	struct mat x, struct mat gamma, struct mat beta, float eps)
 {
 	int64_t rows = x.rows, cols = x.cols;
 	const float *in = floats_of(x), *g = floats_of(gamma), *b = floats_of(beta);
 	BUG_ON(stats.cols != rows || gamma.cols != cols);
-	by_type(y.type, [&](auto t) {
+	call_by_type(y.type, [&](auto t) {
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		bool whole = in_packs(cols, N, out, in) && in_packs(0, N, g, b);
@@ -274,6 +278,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	norm_row<WARPS, WHOLE>(v, n, row);
 }
 
+/* Launches the fused kernel for a sum of type S and a norm of type T. */
 template <typename S, typename T>
 static void residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o, const struct norm *n)
@@ -297,6 +302,7 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	});
 }
 
+/* Computes y = x + dropout(sum + bias), then the norm of y and its statistics, in one kernel. */
 void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o, const struct norm *n)
 {
@@ -304,7 +310,7 @@ void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat
 	BUG_ON(x.cols != y.cols || sum.cols != y.cols);
 	BUG_ON(n->stats.cols != y.rows || n->gamma.cols != y.cols);
 	BUG_ON(sum.type != DT_F32 && sum.type != n->h.type);
-	by_type(n->h.type, [&](auto t) {
+	call_by_type(n->h.type, [&](auto t) {
 		using T = decltype(t);
 		(sum.type == DT_F32 ? residual_norm<float, T> : residual_norm<T, T>)(d, y,
 			x, sum, bias, o, n);
@@ -362,6 +368,7 @@ static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
 	}
 }
 
+/* Adds the gradient of x to dx, a row per WARPS warps. */
 template <int WARPS, int PACKS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_kernel(
 	enum norm_kind kind, float *dx, const T *dy, const float *x, const float *mean,
@@ -377,7 +384,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* Launches norm_bwd_x for rows [first, first + rows). */
+/* Adds the gradient of x to rows [first, first + rows) of dx. */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
@@ -386,7 +393,7 @@ static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	float *out = floats_of(mat_rows(dx, first, rows));
 	const float *in = floats_of(mat_rows(x, first, rows)), *g = floats_of(gamma);
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
-	by_type(dy.type, [&](auto t) {
+	call_by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
 		const T *up = (const T *)mat_rows(dy, first, rows).p;
 		bool whole = in_packs(cols, N, out, up, in) && in_packs(0, N, g);
@@ -416,7 +423,7 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 	*at = v;
 }
 
-/* Adds sums[n_sums][WARPS_PER_BLOCK][COLS] over warps, in order, to get part[blockIdx.x]. */
+/* Sets part[block][n_sums][cols] to the sums over warps of sums[n_sums][WARPS_PER_BLOCK][COLS]. */
 template <int COLS>
 static __device__ inline void join_warps(
 	float *part, const float *sums, int n_sums, int cols)
@@ -447,7 +454,8 @@ static __device__ inline void warp_sums(float &x, float &y)
 	}
 }
 
-/* Computes bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
+/* Adds the gradient of x to a row `to` of dx in registers; h holds x and becomes (x - mean) rstd.
+ * gamma is in shared memory. */
 template <int PACKS, typename T>
 static __device__ inline void bwd_x_in_registers(enum norm_kind kind,
 	float (&to)[PACKS][N], float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS],
@@ -624,7 +632,8 @@ template <int P, bool B> struct row_sums {
 	static constexpr bool BETA = B;
 };
 
-template <bool BETA, typename F> static void by_packs(int64_t packs, F fn)
+/* Calls fn(row_sums<...>()) for rows of `packs` packs per lane of a warp. */
+template <bool BETA, typename F> static void call_by_packs(int64_t packs, F fn)
 {
 	if (packs <= 2)
 		fn(row_sums<2, BETA>());
@@ -683,6 +692,7 @@ static bool norm_bwd_rows(
 	return true;
 }
 
+/* Runs the fused kernel for dy of type T and a copy of type C; false: rows are too long for it. */
 template <typename T, typename C>
 static bool norm_bwd_typed(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
@@ -691,14 +701,14 @@ static bool norm_bwd_typed(
 	bool done = false;
 	auto rows = [&](auto w) { done = norm_bwd_rows<decltype(w), T, C>(d, n, to); };
 	if (to->dbeta.p)
-		by_packs<true>(packs, rows);
+		call_by_packs<true>(packs, rows);
 	else
-		by_packs<false>(packs, rows);
+		call_by_packs<false>(packs, rows);
 	return done;
 }
 
-/* Computes all requested results in one kernel; the copy has a 16-bit type, the type of dy unless
- * dy is fp32. */
+/* Computes all requested results in one kernel; false: nothing done, rows too long. The copy has a
+ * 16-bit type, the type of dy unless dy is fp32. */
 static bool norm_bwd_fused(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {
@@ -717,6 +727,7 @@ static bool can_fuse_copy(struct mat copy, struct mat dy)
 	       (dy.type == DT_F32 || dy.type == copy.type);
 }
 
+/* Adds to dx; sets dgamma, dbeta, the rounded copy of dx and the copy's column sums, if wanted. */
 void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grads *to,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)

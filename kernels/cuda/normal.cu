@@ -3,6 +3,7 @@
 #include "kernels/cuda/vector.h"
 #include "kernels/normal.h"
 
+/* Computes four numbers per thread, of one Philox block, and stores those that lie in the row. */
 static __global__ void normal_kernel(
 	float *x, int64_t rows, int64_t cols, int64_t tiles, struct normal o)
 {
@@ -30,6 +31,7 @@ static __global__ void normal_kernel(
 	}
 }
 
+/* Fills x with normal numbers, bit-identical to the CPU's. */
 void cuda_normal(struct device *d, struct mat x, const struct normal *params)
 {
 	struct normal o = *params;

@@ -20,7 +20,7 @@ template <typename T, int N> struct alignas(sizeof(T) * N) packed {
 	uint32_t word[N / IN_WORD];
 };
 
-/* Returns up to `left` elements, then zeros. */
+/* Returns up to `left` elements at p, then zeros. whole: p is aligned for packs. */
 template <int N, typename T>
 static __device__ inline packed<T, N> fetch(const T *p, int64_t left, bool whole)
 {
@@ -70,12 +70,14 @@ static __device__ inline void unpack(float (&x)[N], const packed<T, N> &r)
 		x[i] = number_of(r, i);
 }
 
+/* Sets x to up to `left` elements at p, as floats, then zeros. whole: p is aligned for packs. */
 template <int N, typename T>
 static __device__ inline void load(float (&x)[N], const T *p, int64_t left, bool whole)
 {
 	unpack(x, fetch<N>(p, left, whole));
 }
 
+/* Stores N elements as they are, or only the first `left`. whole: p is aligned for packs. */
 template <int N, typename T>
 static __device__ inline void store_bits(
 	T *p, const pack<T, N> &v, int64_t left, bool whole)
@@ -90,6 +92,7 @@ static __device__ inline void store_bits(
 	}
 }
 
+/* Rounds N floats to T and stores them, or only the first `left`. whole: p is aligned for packs. */
 template <int N, typename T>
 static __device__ inline void store(T *p, const float (&x)[N], int64_t left, bool whole)
 {

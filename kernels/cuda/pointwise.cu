@@ -15,6 +15,7 @@ static __device__ inline void store_pack(T *p, const float (&x)[PER_PACK<T>])
 	store_16(p, bits);
 }
 
+/* Adds the bias to a pack of y. */
 template <typename T, typename B>
 static __global__ void bias_fwd_kernel(
 	T *y, const B *bias, int64_t rows, int64_t cols, bool whole)
@@ -37,8 +38,8 @@ static __global__ void bias_fwd_kernel(
 void cuda_bias_fwd(struct device *d, struct mat y, struct mat bias)
 {
 	BUG_ON(bias.cols != y.cols);
-	by_type(y.type, [&](auto t) {
-		by_type(bias.type, [&](auto u) {
+	call_by_type(y.type, [&](auto t) {
+		call_by_type(bias.type, [&](auto u) {
 			using T = decltype(t);
 			using B = decltype(u);
 			enum { N = PER_PACK<T> };
@@ -69,6 +70,7 @@ static __global__ void add_kernel(
 	store(y + i, u, left, whole);
 }
 
+/* Launches y = a + sign b. */
 static void add_signed(struct device *d, const char *name, struct mat y, struct mat a,
 	struct mat b, float sign)
 {
@@ -76,7 +78,7 @@ static void add_signed(struct device *d, const char *name, struct mat y, struct 
 	int64_t n = mat_size(y);
 	float *out = floats_of(y);
 	const float *p = floats_of(a);
-	by_type(b.type, [&](auto t) {
+	call_by_type(b.type, [&](auto t) {
 		using T = decltype(t);
 		const T *q = (const T *)b.p;
 		bool whole = in_packs(0, N, out, p, q);
@@ -117,6 +119,7 @@ static __global__ void __launch_bounds__(THREADS)
 	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, amax_bits(u, 0));
 }
 
+/* Computes da, and db if f is gated, for a pack per thread; raises their amax unless NULL. */
 template <enum act_kind KIND, bool FAST, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	act_bwd_kernel(T *da, T *db, const T *dy, const T *a, const T *b, int64_t n,
@@ -159,6 +162,7 @@ template <typename T> static __device__ inline int64_t act_pack(int e)
 	       PER_PACK<T>;
 }
 
+/* Computes y = f(a, b) for ACT_EACH packs per thread, and raises *amax unless it is NULL. */
 template <enum act_kind KIND, typename T>
 static __global__ void __launch_bounds__(THREADS)
 	act_fwd_packs_kernel(T *y, const T *a, const T *b, int64_t n, float *amax)
@@ -190,6 +194,7 @@ static __global__ void __launch_bounds__(THREADS)
 	raise_amax<WARPS_PER_BLOCK, T>(amax, old_bits, max_bits);
 }
 
+/* Computes da, and db if f is gated, for ACT_EACH packs per thread, and raises their amax. */
 template <enum act_kind KIND, typename T>
 static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T *db,
 	const T *dy, const T *a, const T *b, int64_t n, float *amax_a, float *amax_b)
@@ -250,12 +255,13 @@ static void launch_act_fwd(struct device *d, T *y, const T *a, const T *b, int64
 	});
 }
 
+/* Computes y = f(a), or f(a, b) for a gated f, and raises y.amax. */
 void cuda_act_fwd(
 	struct device *d, enum act_kind kind, struct mat y, struct mat a, struct mat b)
 {
 	int64_t n = mat_size(y);
 	BUG_ON(a.type != y.type || (b.p && b.type != y.type));
-	by_type(y.type, [&](auto t) {
+	call_by_type(y.type, [&](auto t) {
 		using T = decltype(t);
 		T *out = (T *)y.p;
 		const T *p = (const T *)a.p, *q = (const T *)b.p;
@@ -266,13 +272,14 @@ void cuda_act_fwd(
 	});
 }
 
+/* Sets da, and db if f is gated, to the gradients of a and b, and raises their amax. */
 void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
 	struct mat dy, struct mat a, struct mat b)
 {
 	int64_t n = mat_size(dy);
 	BUG_ON(da.type != dy.type || a.type != dy.type);
 	BUG_ON((db.p && db.type != dy.type) || (b.p && b.type != dy.type));
-	by_type(dy.type, [&](auto t) {
+	call_by_type(dy.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		T *to = (T *)da.p, *to_b = (T *)db.p;
@@ -299,6 +306,7 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 	});
 }
 
+/* Applies dropout to a pack of x. */
 template <typename Y, typename X>
 static __global__ void dropout_kernel(
 	Y *y, const X *x, int64_t rows, int64_t cols, struct dropout o, bool whole)
@@ -314,10 +322,11 @@ static __global__ void dropout_kernel(
 	store(y + i, v, left, whole);
 }
 
+/* Computes y = x with dropped elements 0 and other elements divided by 1 - p; y may be x. */
 void cuda_dropout(struct device *d, struct mat y, struct mat x, const struct dropout *o)
 {
-	by_type(y.type, [&](auto t) {
-		by_type(x.type, [&](auto u) {
+	call_by_type(y.type, [&](auto t) {
+		call_by_type(x.type, [&](auto u) {
 			using Y = decltype(t);
 			using X = decltype(u);
 			enum {
@@ -332,6 +341,7 @@ void cuda_dropout(struct device *d, struct mat y, struct mat x, const struct dro
 	});
 }
 
+/* Computes a pack of y = x + dropout(sum + bias). */
 template <typename T>
 static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	const float *bias, int64_t rows, int64_t cols, struct dropout o, bool drops,
@@ -349,6 +359,7 @@ static __global__ void residual_kernel(float *y, const float *x, const T *sum,
 	store(y + i, v, left, whole);
 }
 
+/* Computes y = x + dropout(sum + bias); bias.p and o may be NULL. */
 void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *o)
 {
@@ -358,7 +369,7 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	const float *stream = floats_of(x), *b = floats_of(bias);
 	struct dropout none = {};
 	BUG_ON(x.rows != rows || sum.rows != rows || x.cols != cols || sum.cols != cols);
-	by_type(sum.type, [&](auto t) {
+	call_by_type(sum.type, [&](auto t) {
 		using T = decltype(t);
 		const T *in = (const T *)sum.p;
 		bool whole = in_packs(cols, N, out, stream, in) && in_packs(0, N, b);
@@ -368,6 +379,7 @@ void cuda_residual(struct device *d, struct mat y, struct mat x, struct mat sum,
 	});
 }
 
+/* Rotates the pairs (a[j], b[j]) by angles with these cosines and sines; sign -1 rotates back. */
 template <int N>
 static __device__ inline void rotate_pairs(float (&a)[N], float (&b)[N],
 	const float (&cosine)[N], const float (&sine)[N], float sign)
@@ -379,7 +391,7 @@ static __device__ inline void rotate_pairs(float (&a)[N], float (&b)[N],
 	}
 }
 
-/* Rotates, in each thread, a pack of first halves with their second halves. */
+/* Rotates one pack of first halves, with their second halves, per thread. */
 template <typename T>
 static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t heads,
 	int64_t half, const float *rope, const int32_t *pos, float sign, bool whole)
@@ -431,12 +443,13 @@ static __global__ void __launch_bounds__(THREADS)
 	store_pack(x + half, b);
 }
 
+/* Rotates the pairs (j, j + dim/2) of each head in place by the angles of the row's position. */
 void cuda_rope(struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 {
 	int64_t half = dim / 2, heads = x.cols / dim;
 	BUG_ON(x.cols % dim || rope.cols != dim);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		T *p = (T *)x.p;

@@ -9,6 +9,7 @@
 #define SIGN_BIT 0x80000000u
 #define INFINITE 0x7f800000u
 
+/* Returns x rounded to the nearest number of the format f, ties to even; NaN stays NaN. */
 static __device__ inline float round_to(float x, const struct dtype_row &f)
 {
 	const int drop = 23 - f.fraction_bits;
@@ -28,6 +29,7 @@ static __device__ inline float round_to(float x, const struct dtype_row &f)
 	return __uint_as_float(r | sign);
 }
 
+/* Returns x rounded to the nearest bf16 number, ties to even; NaN stays NaN. */
 static __device__ inline float round_bf16(float x)
 {
 	uint32_t u = __float_as_uint(x);
@@ -69,6 +71,7 @@ static __device__ inline uint16_t f16_bits(float x)
 	return (uint16_t)(r | (u >> 16 & 0x8000));
 }
 
+/* Widens an fp16 number, given by its bits. */
 static __device__ inline float f16_to_float(uint16_t h)
 {
 	uint32_t a = h & 0x7fffu, sign = (h & 0x8000u) << 16;
@@ -78,7 +81,7 @@ static __device__ inline float f16_to_float(uint16_t h)
 	return __uint_as_float(r | sign);
 }
 
-/* Casts to floats with the precision of the format (below: to its 16 or 8 bits). */
+/* Rounds N floats to the format `type`, as floats with its precision. */
 template <int N>
 static __device__ inline void cast(
 	pack<float, N> &y, const float (&x)[N], enum dtype type)
@@ -92,6 +95,7 @@ static __device__ inline void cast(
 					   : round_e5m2(x[i]);
 }
 
+/* Rounds N floats to bf16 or fp16, as their 16 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<uint16_t, N> &y, const float (&x)[N], enum dtype type)
@@ -103,6 +107,7 @@ static __device__ inline void cast(
 				 : f16_bits(round_f16(x[i]));
 }
 
+/* Rounds N floats to e4m3 or e5m2, as their 8 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<uint8_t, N> &y, const float (&x)[N], enum dtype type)
@@ -141,6 +146,7 @@ static __device__ inline float get_scale(struct by_number by)
 	return by.scale;
 }
 
+/* Returns the scale for the amax; the first thread also stores its inverse. */
 static __device__ inline float get_scale(struct by_amax by)
 {
 	float scale = float8_scale(by.largest, *by.amax);
@@ -160,6 +166,7 @@ static __device__ inline float get_scale(struct by_e4m3 by)
 	return float8_scale(e4m3.largest, *by.amax);
 }
 
+/* Casts one pack of x, times the factor `by`, per thread, and raises *amax unless it is NULL. */
 template <typename Y, typename X, typename By>
 static __global__ void __launch_bounds__(THREADS) round_kernel(
 	Y *y, const X *x, int64_t n, enum dtype type, By by, float *amax, bool whole)
@@ -186,12 +193,13 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 		raise_max(amax, old_bits, __float_as_uint(stored.x[0]) & ~SIGN_BIT);
 }
 
+/* Casts x, times the factor `by`, to the format `type`, stored as Y; raises *amax unless NULL. */
 template <typename Y, typename By>
 static void round_as(struct device *d, const char *name, Y *y, struct mat x,
 	enum dtype type, By by, float *amax = NULL)
 {
 	int64_t n = mat_size(x);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using X = decltype(t);
 		enum { N = PER_PACK<X> };
 		const X *in = (const X *)x.p;
@@ -201,6 +209,7 @@ static void round_as(struct device *d, const char *name, Y *y, struct mat x,
 	});
 }
 
+/* Casts x, times the factor `by`, to y, in the format `type` or as fp32; raises y's amax. */
 template <typename By>
 static void round_by(struct device *d, const char *name, struct mat y, struct mat x,
 	enum dtype type, By by)
@@ -295,7 +304,7 @@ static void round_transposed(
 	dim3 grid(
 		(unsigned)ceil_div(cols, TILE_COLS), (unsigned)ceil_div(rows, TILE_ROWS));
 	BUG_ON(grid.y > 65535);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using X = decltype(t);
 		enum { N = PER_PACK<X> };
 		const X *in = (const X *)x.p;
@@ -306,6 +315,7 @@ static void round_transposed(
 	});
 }
 
+/* Casts x to fp8 with the scale for *amax; also sets y.transposed unless NULL, and *inverse. */
 void cuda_round_scaled(struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 {
@@ -352,6 +362,7 @@ static __device__ inline float decode_element(struct by_e4m3 by, uint8_t x)
 	return __fmul_rn(v, 1.0f / get_scale(by));
 }
 
+/* Widens one pack per thread of 8-bit or 16-bit numbers to fp32. */
 template <typename X, typename From>
 static __global__ void widen_kernel(
 	float *y, const X *x, int64_t n, From from, bool whole)
@@ -372,6 +383,7 @@ static __global__ void widen_kernel(
 	store(y + i, v, left, whole);
 }
 
+/* Widens 8-bit or 16-bit numbers to the fp32 matrix y. */
 template <typename X, typename From>
 static void widen_as(
 	struct device *d, const char *name, struct mat y, const X *x, From from)

@@ -2,6 +2,7 @@
  * of x. The order of additions depends only on the width. */
 #include "kernels/cuda/vector.h"
 
+/* Computes one column of ROWS rows of y = x w^T + bias per warp. */
 template <int ROWS>
 static __global__ void __launch_bounds__(THREADS)
 	linear_row_kernel(float *y, const float *x, const float *w, const float *bias,
@@ -33,6 +34,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
+/* Launches y = x w^T + bias with ROWS rows per warp. */
 template <int ROWS>
 static void linear_rows(
 	struct device *d, struct mat y, struct mat x, struct mat w, const float *bias)
@@ -50,6 +52,7 @@ static void linear_rows(
 	}
 }
 
+/* Computes y = x w^T + bias with bits of a row that do not depend on the number of rows. */
 void cuda_linear_row(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias)
 {

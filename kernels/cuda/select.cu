@@ -72,6 +72,7 @@ static __device__ inline uint32_t kth_largest(
 	return found;
 }
 
+/* Zeroes all but the k largest |x| of a row, one block per row; of equal ones, keeps the first. */
 static __global__ void __launch_bounds__(ROW_THREADS)
 	keep_largest_kernel(float *x, int64_t cols, unsigned k)
 {
@@ -102,6 +103,7 @@ void cuda_keep_largest(struct device *d, struct mat x, int64_t k)
 
 typedef unsigned long long word;
 
+/* Adds to counts[] a histogram of 8 bits of |x|, first summed in shared memory. */
 static __global__ void __launch_bounds__(ROW_THREADS) count_sizes_kernel(
 	word *counts, const float *x, int64_t n, uint32_t found, int shift)
 {
@@ -132,6 +134,7 @@ void cuda_count_sizes(
 		found, shift);
 }
 
+/* Zeroes the elements with bits of |x| below `least`. */
 static __global__ void __launch_bounds__(ROW_THREADS)
 	keep_sizes_kernel(float *x, int64_t n, uint32_t least)
 {
@@ -141,6 +144,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 			x[i] = 0;
 }
 
+/* Zeroes the elements with bits of |x| below `least`. */
 void cuda_keep_sizes(struct device *d, struct mat x, uint32_t least)
 {
 	int64_t n = mat_size(x);
@@ -150,7 +154,7 @@ void cuda_keep_sizes(struct device *d, struct mat x, uint32_t least)
 		ROW_THREADS, 0, keep_sizes_kernel, floats_of(x), n, least);
 }
 
-/* Packs the nonzero elements in order, and zeros to make up k. */
+/* Packs a row's nonzero elements in order, at most k, and zeros to make up k; one block per row. */
 template <typename T>
 static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	float *values, T *columns, const float *x, int64_t cols, int64_t k)
@@ -178,6 +182,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	}
 }
 
+/* Packs the nonzero elements of each row, at most k, and zeros to make up k, with their columns. */
 void cuda_topk_pack(struct device *d, float *values, void *columns, bool wide,
 	struct mat x, int64_t k)
 {
@@ -190,6 +195,7 @@ void cuda_topk_pack(struct device *d, float *values, void *columns, bool wide,
 	wide ? pack(uint32_t()) : pack(uint16_t());
 }
 
+/* Stores one packed element per thread at its column. */
 template <typename T>
 static __global__ void topk_scatter_kernel(float *x, const float *values,
 	const T *columns, int64_t rows, int64_t cols, int64_t k)
@@ -200,6 +206,7 @@ static __global__ void topk_scatter_kernel(float *x, const float *values,
 		x[row * cols + columns[i]] = values[i];
 }
 
+/* Sets each row to 0 except for its k packed elements. */
 void cuda_topk_scatter(struct device *d, struct mat x, const float *values,
 	const void *columns, bool wide, int64_t k)
 {

@@ -77,7 +77,8 @@ struct do_muon_update {
 	}
 };
 
-/* Updates the elements of a vector. T: the type of the copies. */
+/* Updates one pack per thread of the vector to which the block belongs, unless the update is off:
+ * stores p, and m, v and the copy if the vector has them. T: the type of the copies. */
 template <typename DO, typename T>
 static __global__ void update_kernel(const struct vectors all, const struct update *how)
 {
@@ -121,6 +122,7 @@ static bool is_aligned(const struct update_part *x)
 	       (uintptr_t)x->copy.p % (N * dtype_bytes(x->copy.type)) == 0;
 }
 
+/* Updates n_parts vectors by the optimizer DO, up to VECTORS per launch. */
 template <typename DO>
 static void launch_updates(struct device *d, const char *name,
 	const struct update_part *x, int n_parts, const struct update *o)
@@ -137,7 +139,7 @@ static void launch_updates(struct device *d, const char *name,
 			all.first_block[i + 1] = all.first_block[i] +
 						 (uint32_t)ceil_div(from->n, PER_BLOCK);
 		}
-		by_type(x->copy.type, [&](auto type) {
+		call_by_type(x->copy.type, [&](auto type) {
 			typedef decltype(type) T;
 			launch(d, name, grid_of(all.first_block[all.n]), THREADS, 0,
 				update_kernel<DO, T>, all, o);
@@ -185,7 +187,7 @@ static __global__ void muon_normalize_kernel(
 void cuda_muon_normalize(struct device *d, struct mat x, const float *slices,
 	const struct sliced *s, const struct exact *squares)
 {
-	by_type(x.type, [&](auto type) {
+	call_by_type(x.type, [&](auto type) {
 		typedef decltype(type) T;
 		launch(d, "muon_normalize", grid_in_strides(mat_size(x), 1), THREADS, 0,
 			muon_normalize_kernel<T>, (T *)x.p, slices, *s, squares);
@@ -203,13 +205,14 @@ static __global__ void muon_unpack_kernel(float *slices, const T *x, struct slic
 void cuda_muon_unpack(
 	struct device *d, float *slices, struct mat x, const struct sliced *s)
 {
-	by_type(x.type, [&](auto type) {
+	call_by_type(x.type, [&](auto type) {
 		typedef decltype(type) T;
 		launch(d, "muon_unpack", grid_in_strides(mat_size(x), 1), THREADS, 0,
 			muon_unpack_kernel<T>, slices, (const T *)x.p, *s);
 	});
 }
 
+/* Computes a pack of y = a x + b y. */
 template <typename T>
 static __global__ void axpby_kernel(
 	T *y, float a, const T *x, float b, int64_t n, bool whole)
@@ -226,10 +229,11 @@ static __global__ void axpby_kernel(
 	store(y + i, v, left, whole);
 }
 
+/* Computes y = a x + b y. */
 void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 {
 	BUG_ON(x.type != y.type);
-	by_type(y.type, [&](auto type) {
+	call_by_type(y.type, [&](auto type) {
 		typedef decltype(type) T;
 		enum { N = PER_PACK<T> };
 		T *to = (T *)y.p;
@@ -281,6 +285,7 @@ static __global__ void copy_kernel(T *to, const T *from, int64_t n, bool whole)
 	store_bits(to + i, v, left, whole);
 }
 
+/* Copies n words of type T; `from` NULL: stores zeros. */
 template <typename T>
 static void copy_words(
 	struct device *d, const char *name, void *to, const void *from, int64_t n)
@@ -291,6 +296,7 @@ static void copy_words(
 		(const T *)from, n, whole);
 }
 
+/* Copies n_bytes bytes in the largest words that the addresses allow; `from` NULL: stores zeros. */
 static void copy_bytes(
 	struct device *d, const char *name, void *to, const void *from, int64_t n_bytes)
 {
@@ -308,6 +314,7 @@ void cuda_zero(struct device *d, struct mat x)
 	copy_bytes(d, "zero", x.p, NULL, mat_bytes(x));
 }
 
+/* Copies a matrix; its rows, and the target's, may be ranges of columns of wider matrices. */
 static void copy_columns(struct device *d, struct mat to, struct mat from)
 {
 	size_t size = (size_t)dtype_bytes(to.type), width = (size_t)to.cols * size;

@@ -45,6 +45,7 @@ static struct streams *get_streams(struct device *d)
 	return cuda_of(d)->streams;
 }
 
+/* Creates a stream, of the highest priority if `urgent`. */
 static struct stream *new_stream(struct device *d, bool urgent)
 {
 	struct stream *s = (struct stream *)xcalloc(1, sizeof(*s));
@@ -65,6 +66,7 @@ void cuda_streams_open(struct device *d)
 	c->streams->n = STREAM_OUT + 1;
 }
 
+/* Returns a stream by number; creates a stream for copies at its first use. */
 static struct stream *get_stream(struct device *d, int number)
 {
 	struct streams *x = get_streams(d);
@@ -82,6 +84,7 @@ int cuda_stream_open(struct device *d, bool urgent)
 	return x->n++;
 }
 
+/* Destroys all streams, their events and their workspaces, and frees the table. */
 void cuda_streams_free(struct device *d)
 {
 	struct streams *x = get_streams(d);
@@ -116,6 +119,7 @@ int cuda_stream_current(struct device *d)
 	return get_streams(d)->current;
 }
 
+/* Makes a stream the current one; returns the number of the previous one. */
 int cuda_stream_use(struct device *d, int number)
 {
 	struct streams *x = get_streams(d);
@@ -138,7 +142,8 @@ void *cuda_workspace(struct device *d, size_t n_bytes)
 	return s->workspace;
 }
 
-/* Blocks until an event. Polling detects a wait that would never end, such as for a dead rank. */
+/* Blocks the host until an event, and calls d->poll, if any, meanwhile: polling detects a wait that
+ * would never end, such as for a dead rank. */
 void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 {
 	enum { SPINS = 256 };
@@ -158,6 +163,7 @@ void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 	cuda_check(d, rc, what);
 }
 
+/* Records an event at the end of a stream; returns its ticket. */
 static uint64_t mark_stream(struct device *d, int number, const char *what)
 {
 	struct stream *s = get_stream(d, number);
@@ -192,6 +198,7 @@ static bool is_joined(struct device *d, uint64_t ticket, int number)
 	       (number == STREAM_MAIN || cuda_graph_capturing(d));
 }
 
+/* Makes later work of stream `number` wait for a mark, unless it is ordered after it already. */
 static void wait_in_stream(struct device *d, int number, uint64_t ticket)
 {
 	cudaEvent_t done = ticket ? get_mark_event(d, ticket) : NULL;
@@ -207,6 +214,7 @@ void cuda_stream_wait(struct device *d, uint64_t ticket)
 	wait_in_stream(d, get_streams(d)->current, ticket);
 }
 
+/* Returns true if the work before the mark is complete; false while capturing. */
 bool cuda_stream_reached(struct device *d, uint64_t ticket)
 {
 	if (cuda_graph_capturing(d)) /* queries are not allowed */
@@ -220,6 +228,7 @@ bool cuda_stream_reached(struct device *d, uint64_t ticket)
 	return rc == cudaSuccess;
 }
 
+/* Blocks the host until the mark is reached; for a capture's mark, until all work is complete. */
 void cuda_host_wait(struct device *d, uint64_t ticket)
 {
 	cudaEvent_t done = ticket ? get_mark_event(d, ticket) : NULL;
@@ -261,6 +270,7 @@ void cuda_streams_wait(struct device *d)
 			cuda_host_wait(d, mark_stream(d, i, "wait"));
 }
 
+/* Enqueues a copy, after the current stream's work and mark `after`; returns its ticket. */
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after)
 {

@@ -1,6 +1,7 @@
 /* Reductions of whole tensors: exact sums, sums of squares, maximum, hash. */
 #include "kernels/cuda/vector.h"
 
+/* Returns the sum of squares of a row in double, in all of its WARPS warps. */
 template <int WARPS>
 static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 {
@@ -19,14 +20,14 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
 }
 
-/* Limbs are added modulo 2^64, which is right for negative digits too. */
+/* Adds x to *to atomically, modulo 2^64, which is right for negative digits of limbs too. */
 static __device__ inline void add_word(int64_t *to, int64_t x)
 {
 	atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
 
-/* Adds v of the lanes with `has`; called by all lanes of a warp. Addends of the same limb are
- * summed within the warp first. */
+/* Adds v of each lane with `has` to an exact sum in device memory; called by all lanes of a warp.
+ * Addends of the same limb are summed within the warp first. */
 static __device__ inline void exact_add_lanes(struct exact *x, double v, bool has)
 {
 	enum { DIGIT = 32, NONE = EXACT_LIMBS, INFINITE = 0x7ff };
@@ -74,6 +75,7 @@ struct exact_digits {
 	bool infinite; /* or NaN */
 };
 
+/* Returns the digits of a finite |x|, and the limb of the first. */
 static __device__ inline struct exact_digits exact_digits_of(double x)
 {
 	enum { INFINITE = 0x7ff };
@@ -86,6 +88,7 @@ static __device__ inline struct exact_digits exact_digits_of(double x)
 	return r;
 }
 
+/* Returns digit i, 0 to 2, of a number. */
 static __device__ inline uint32_t exact_digit(const struct exact_digits &x, int i)
 {
 	return (uint32_t)(i == 0 ? x.mantissa << x.shift
@@ -130,6 +133,7 @@ static __global__ void exact_carry_kernel(struct exact *x)
 		x->limb[thread] = limb[thread];
 }
 
+/* Carries the limbs of an exact sum, after at most MAX_ADDITIONS additions. */
 static void exact_carry(struct device *d, const char *name, struct exact *x)
 {
 	launch(d, name, 1, round_up(EXACT_LIMBS, WARP), 0, exact_carry_kernel, x);
@@ -321,6 +325,7 @@ static __global__ void __launch_bounds__(
 	}
 }
 
+/* Adds the squares of all listed matrices to an exact sum, carries it, and empties the list. */
 template <int WARPS, int AS>
 static void launch_sumsq(struct device *d, struct exact *x, struct matrices *all)
 {
@@ -339,7 +344,7 @@ static void launch_sumsq(struct device *d, struct exact *x, struct matrices *all
 	all->n = 0;
 }
 
-/* Adds the matrices with rows that WARPS warps add in the order of AS warps. */
+/* Adds the squares of the matrices with rows that WARPS warps add in the order of AS warps. */
 template <int WARPS, int AS>
 static void sumsq_by_width(struct device *d, struct exact *x, const struct mat *m, int n)
 {
@@ -349,7 +354,7 @@ static void sumsq_by_width(struct device *d, struct exact *x, const struct mat *
 	for (int i = 0; i < n; i++) {
 		bool has_width = false,
 		     by_one = m[i].cols <= ONE_WARP_COLS && !cuda_lab_off(d, LAB_SUMSQ);
-		by_width(ceil_div(m[i].cols, N), [&](auto w) {
+		call_by_width(ceil_div(m[i].cols, N), [&](auto w) {
 			enum { W = decltype(w)::WARPS };
 			has_width = W == AS && WARPS == (by_one ? 1 : W);
 		});
@@ -372,6 +377,7 @@ static void sumsq_by_width(struct device *d, struct exact *x, const struct mat *
 	launch_sumsq<WARPS, AS>(d, x, &all);
 }
 
+/* Adds to *x, exactly, the sums of squares of the rows of n matrices, each rounded to double. */
 void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, int n)
 {
 	sumsq_by_width<1, 1>(d, x, m, n);
@@ -380,6 +386,7 @@ void cuda_exact_sumsq(struct device *d, struct exact *x, const struct mat *m, in
 	sumsq_by_width<32, 32>(d, x, m, n);
 }
 
+/* Raises *to to the largest |x|; to NaN if x has one. */
 template <typename T>
 static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 {
@@ -435,10 +442,11 @@ static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
 		raise_max(to, old_bits, max_bits);
 }
 
+/* Raises *to to the largest |x|; to NaN if x has one. */
 void cuda_amax(struct device *d, float *to, struct mat x)
 {
 	int64_t n = mat_size(x);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
@@ -461,23 +469,25 @@ static __global__ void set_kernel(word *to, word x)
 }
 
 /* Returns a word on the device with initial value x, which kernels add to, or minimize. */
-static word *begin_answer(struct device *d, const char *name, word x)
+static word *make_result(struct device *d, const char *name, word x)
 {
-	word *answer = (word *)cuda_workspace(d, sizeof(*answer));
-	launch(d, name, 1, 1, 0, set_kernel, answer, x);
-	return answer;
+	word *result = (word *)cuda_workspace(d, sizeof(*result));
+	launch(d, name, 1, 1, 0, set_kernel, result, x);
+	return result;
 }
 
-static word read_answer(struct device *d, const word *answer)
+/* Waits for the device, and returns the word that make_result() made. */
+static word read_result(struct device *d, const word *result)
 {
 	word x;
-	cuda_get(d, &x, answer, sizeof(x));
+	cuda_get(d, &x, result, sizeof(x));
 	return x;
 }
 
+/* Lowers *result to the index of the first infinite or NaN element. */
 template <typename T>
 static __global__ void find_nonfinite_kernel(
-	word *answer, const T *x, int64_t n, bool whole)
+	word *result, const T *x, int64_t n, bool whole)
 {
 	enum { N = PER_PACK<T> };
 	const unsigned infinite = 0x7f800000u;
@@ -490,22 +500,23 @@ static __global__ void find_nonfinite_kernel(
 		for (int j = N - 1; j >= 0; j--)
 			bad = (__float_as_uint(v[j]) & infinite) == infinite ? j : bad;
 		if (bad < N)
-			atomicMin(answer, (word)(i + bad));
+			atomicMin(result, (word)(i + bad));
 	}
 }
 
+/* Returns the index of the first element that is infinite or NaN, or -1. Waits for the device. */
 int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 {
 	int64_t n = mat_size(x);
-	word *answer = begin_answer(d, "find_nonfinite", (word)-1);
-	by_type(x.type, [&](auto t) {
+	word *result = make_result(d, "find_nonfinite", (word)-1);
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		const T *p = (const T *)x.p;
 		launch(d, "find_nonfinite", grid_in_strides(n, N), THREADS, 0,
-			find_nonfinite_kernel<T>, answer, p, n, in_packs(0, N, p));
+			find_nonfinite_kernel<T>, result, p, n, in_packs(0, N, p));
 	});
-	return (int64_t)read_answer(d, answer);
+	return (int64_t)read_result(d, result);
 }
 
 /* Hashes elements with one division per pack, although its elements may be of several rows. */
@@ -536,6 +547,7 @@ static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t
 		atomicAdd(sum, total);
 }
 
+/* Adds to *sum the hashes of all elements; element (i, j) has index first + i stride + j. */
 void cuda_hash(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)
 {

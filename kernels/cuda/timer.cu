@@ -2,6 +2,7 @@
  * added to the timer of its interval. */
 #include "kernels/cuda/cuda_internal.h"
 
+/* Destroys the events of the timer and of the stamps. */
 void cuda_timer_close(struct device *d)
 {
 	struct timer *t = &cuda_of(d)->timer;
@@ -14,6 +15,7 @@ void cuda_timer_close(struct device *d)
 	free(s->event);
 }
 
+/* Records an event at which the phase `what` begins; does nothing while capturing. */
 void cuda_timer_start(struct device *d, enum device_timer what)
 {
 	struct timer *t = &cuda_of(d)->timer;
@@ -30,6 +32,7 @@ void cuda_timer_start(struct device *d, enum device_timer what)
 	cuda_check(d, cudaEventRecord(m->event, cuda_stream(d)), "events");
 }
 
+/* Gets the seconds of each phase, unless NULL, and forgets all events of the timer. */
 void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 {
 	struct timer *t = &cuda_of(d)->timer;
@@ -45,6 +48,7 @@ void cuda_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS])
 	t->n = 0;
 }
 
+/* Records the next event of the stamps in the current stream. */
 static void add_stamp(struct device *d, struct stamps *s)
 {
 	if (s->n == s->n_made) {
@@ -56,7 +60,8 @@ static void add_stamp(struct device *d, struct stamps *s)
 	cuda_check(d, cudaEventRecord(s->event[s->n++], cuda_stream(d)), "events");
 }
 
-/* Adds a stamp. The first call waits for its event, to get the event's time by the clock. */
+/* Adds a stamp to the current stream and returns its number; 0 while capturing. The first call
+ * waits for an event, to get the event's time by the host's clock. */
 uint64_t cuda_stamp(struct device *d)
 {
 	struct stamps *s = &cuda_of(d)->stamps;
@@ -71,6 +76,7 @@ uint64_t cuda_stamp(struct device *d)
 	return s->n;
 }
 
+/* Returns the time by the host's clock at which the device passed a stamp. */
 double cuda_stamp_time(struct device *d, uint64_t stamp)
 {
 	const struct stamps *s = &cuda_of(d)->stamps;

@@ -92,7 +92,7 @@ template <int W> struct warps {
 };
 
 /* Calls fn(warps<...>()) with the warps that a row of `packs` packs keeps busy. */
-template <typename F> static inline void by_width(int64_t packs, F fn)
+template <typename F> static inline void call_by_width(int64_t packs, F fn)
 {
 	if (packs <= 8 * WARP)
 		fn(warps<1>());
@@ -109,7 +109,7 @@ static __device__ inline unsigned warp_max(unsigned x)
 	return x;
 }
 
-/* Gives lane i of every warp the x of warp i, and lanes without a warp `none`. */
+/* Returns in lane i of each warp the x of warp i, or `none` without a warp; a block-wide sync. */
 template <int WARPS, typename T> static __device__ inline T gather_warps(T x, T none)
 {
 	__shared__ T parts[WARPS];
@@ -120,7 +120,7 @@ template <int WARPS, typename T> static __device__ inline T gather_warps(T x, T 
 	return lane_number() < WARPS ? parts[lane_number()] : none;
 }
 
-/* All-reduce over the threads of a row, in a fixed order. */
+/* Returns the sum over the threads of a row, in all of them, in a fixed order. */
 template <int WARPS, typename T> static __device__ inline T row_sum(T x)
 {
 	x = warp_sum(x);
@@ -129,6 +129,7 @@ template <int WARPS, typename T> static __device__ inline T row_sum(T x)
 	return x;
 }
 
+/* Returns the maximum over the threads of a row, in all of them. */
 template <int WARPS, typename T> static __device__ inline T row_max(T x)
 {
 	x = warp_max(x);
@@ -206,6 +207,7 @@ struct tree {
 	float at[TREE_LEVELS];
 };
 
+/* Adds leaf number i, the next one, to the tree. */
 static __device__ inline void tree_add(struct tree &t, int i, float x)
 {
 	bool carry = true;
@@ -220,6 +222,7 @@ static __device__ inline void tree_add(struct tree &t, int i, float x)
 	}
 }
 
+/* Returns the sum of the n leaves that were added. */
 static __device__ inline float tree_sum(const struct tree &t, int n)
 {
 	bool any = false;

@@ -13,6 +13,7 @@ static __device__ inline uint32_t random_bits(
 	return philox(c.key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
+/* Rounds one element per thread to bf16 stochastically. */
 static __global__ void round_stochastic_kernel(
 	float *x, int64_t rows, int64_t cols, struct rng_stream c)
 {
@@ -49,6 +50,7 @@ static __device__ inline float nearest_code(float x, float scale)
 	return (x / scale + magic) - magic;
 }
 
+/* Returns x / scale, rounded stochastically to an integer in [-MAX_CODE, MAX_CODE]. */
 static __device__ inline float stochastic_code(
 	float x, float scale, const struct rng_stream &c, int64_t row, int64_t col)
 {
@@ -57,6 +59,7 @@ static __device__ inline float stochastic_code(
 	return fminf(fmaxf(below, -MAX_CODE), MAX_CODE);
 }
 
+/* Replaces a row per WARPS warps by scale * code; stores codes and scales unless NULL. */
 template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	quantize_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
@@ -84,6 +87,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 		scales[row] = scale;
 }
 
+/* Replaces each row by scale * code; stores codes and scales unless NULL. o NULL: to nearest. */
 void cuda_quantize(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
@@ -92,7 +96,7 @@ void cuda_quantize(struct device *d, struct mat x, int8_t *codes, float *scales,
 		c = *o;
 		c.row_step = row_step(o->row_step, x);
 	}
-	by_width(ceil_div(x.cols, PER_PACK<float>), [&](auto w) {
+	call_by_width(ceil_div(x.cols, PER_PACK<float>), [&](auto w) {
 		using W = decltype(w);
 		launch(d, "quantize", grid_of_rows<W::WARPS>(x.rows),
 			threads_of_rows<W::WARPS>(), 0, quantize_kernel<W::WARPS>,

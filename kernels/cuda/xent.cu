@@ -9,6 +9,7 @@
 
 enum { ROW_WARPS = 16, AT_ONCE = 4 }; /* packs that a thread has in flight */
 
+/* Calls fn(warps<...>()) with the warps for rows of `packs` packs. */
 template <typename F> static void call_by_row_width(int64_t packs, F fn)
 {
 	if (packs <= 8 * WARP)
@@ -124,9 +125,9 @@ static __global__ void __launch_bounds__(THREADS)
 			int j = first + 8 * i + 2 * (lane_number() % 4) + e;
 			x[i][e] = row < rows && j < real ? widen(logits[j]) : 0;
 		}
-	struct softmax_state of = softmax_of_tile(x, 0, real - first);
+	struct softmax_state state = softmax_of_tile(x, 0, real - first);
 	if (row < rows && lane_number() % 4 == 0)
-		to[row * n_tiles + first / MATMUL_TILE_N] = of;
+		to[row * n_tiles + first / MATMUL_TILE_N] = state;
 }
 
 void cuda_softmax_tiles(
@@ -184,6 +185,7 @@ static __device__ inline float smoothed(
 	return target_logit > -INFINITY ? (1 - e) * target_logit + even : even;
 }
 
+/* Stores the maximum, sum and target logit of a row; a target < 0 has no weight. */
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	xent_stats_kernel(struct xent_stats to, const T *logits, struct slice s)
@@ -225,17 +227,19 @@ static struct softmax_state *alloc_tiles(
 	return (struct softmax_state *)((char *)cuda_workspace(d, CUDA_WORKSPACE) + HALF);
 }
 
+/* Makes kernels read the statistics of tiles instead of the logits; NULL: the logits. */
 static void use_tiles(struct slice *s, const struct softmax_state *tiles)
 {
 	s->tiles = tiles;
 	s->n_tiles = (int)ceil_div(s->cols, MATMUL_TILE_N);
 }
 
+/* Launches xent_stats_kernel(); tiles: the statistics of the tiles of columns, or NULL. */
 static void launch_stats(struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
 	const struct softmax_state *tiles)
 {
-	by_type(logits.type, [&](auto t) {
+	call_by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		const T *x = (const T *)logits.p;
 		struct slice s = make_slice<T>(logits, targets, first, vocab, terms);
@@ -249,6 +253,7 @@ static void launch_stats(struct device *d, struct xent_stats to, struct mat logi
 	});
 }
 
+/* Sets the max, sum and target of rows for this slice of the vocabulary; targets < 0: no weight. */
 void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 {
@@ -263,12 +268,13 @@ void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
 	}
 }
 
-/* Returns a slice's part of the sum of e^(x - top); log_sum(): the logarithm of the whole sum. */
+/* Returns a slice's addend of the sum of e^(x - top): its sum of e^(x - max), scaled. */
 static __device__ inline float slice_sum(float sum, float max, float top)
 {
 	return sum * expf(max - top);
 }
 
+/* Returns the log-sum-exp of a row from its largest logit and its sum of e^(x - top). */
 static __device__ inline float log_sum(float top, float sum)
 {
 	return top + logf(sum);
@@ -282,6 +288,7 @@ static __device__ inline float loss_of(
 	return terms.z > 0 ? loss + terms.z * lse * lse : loss;
 }
 
+/* Combines the statistics of all slices into the log-sum-exp and the loss of a row per thread. */
 static __global__ void xent_join_kernel(float *lse, float *loss, struct xent_stats stats,
 	int n_slices, int64_t rows, struct xent_terms terms)
 {
@@ -319,6 +326,7 @@ struct shares {
 	float all, even, one;
 };
 
+/* Returns the factors of a row's gradient. */
 static __device__ inline struct shares make_shares(
 	const struct slice &s, float lse, float scale)
 {
@@ -348,8 +356,8 @@ static __device__ inline void pack_gradient(
 	}
 }
 
-/* Computes the gradient of a row, by all its threads, from its end backwards. The thread of the
- * target also writes the loss. */
+/* Overwrites a row of logits with its gradient, by all its threads, from its end backwards. The
+ * thread of the target also stores *loss, unless it is NULL. */
 template <int WARPS, typename T>
 static __device__ inline void row_gradient(
 	T *row, float *loss, const struct slice &s, float lse, int target, float scale)
@@ -392,6 +400,7 @@ static __device__ inline void zero_row(T *row, const struct slice &s)
 	}
 }
 
+/* Overwrites a row of logits with its gradient; a row without weight becomes 0. */
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	xent_bwd_kernel(T *logits, const float *lse, struct slice s, const float *scale)
@@ -405,11 +414,12 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 			target_column(s, row), *scale);
 }
 
+/* Overwrites the logits with their gradient; padding columns and rows without weight become 0. */
 void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
 	const float *scale)
 {
-	by_type(logits.type, [&](auto t) {
+	call_by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		T *x = (T *)logits.p;
 		struct slice s = make_slice<T>(logits, targets, first, vocab, terms);
@@ -422,6 +432,7 @@ void cuda_xent_bwd(struct device *d, struct mat logits, const float *lse,
 	});
 }
 
+/* Stores the loss of a row, and overwrites its logits with their gradient. */
 template <int WARPS, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	xent_fused_kernel(float *loss, T *logits, struct slice s, const float *scale)
@@ -458,11 +469,12 @@ static void xent_unfused(struct device *d, float *loss, struct mat logits,
 	cuda_xent_bwd(d, logits, lse, targets, 0, vocab, terms, scale);
 }
 
+/* Launches xent_fused_kernel(); tiles: the statistics of the tiles of columns, or NULL. */
 static void launch_fused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale, const struct softmax_state *tiles)
 {
-	by_type(logits.type, [&](auto t) {
+	call_by_type(logits.type, [&](auto t) {
 		using T = decltype(t);
 		T *x = (T *)logits.p;
 		struct slice s = make_slice<T>(logits, targets, 0, vocab, terms);
@@ -476,6 +488,7 @@ static void launch_fused(struct device *d, float *loss, struct mat logits,
 	});
 }
 
+/* Sets the loss of each row, and overwrites the logits with their gradient. */
 void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
@@ -494,8 +507,9 @@ void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
 	}
 }
 
-/* The matmul computes the statistics. Returns false, with nothing done, if it cannot. */
-static bool own_linear_xent(struct device *d, float *loss, struct mat logits,
+/* Computes linear_xent by the matmul of matmul.h, which also computes the softmax statistics.
+ * Returns false, with nothing done, if that is not enabled or not supported. */
+static bool fuse_linear_xent(struct device *d, float *loss, struct mat logits,
 	struct mat x, struct mat w, const int32_t *targets, int64_t vocab,
 	struct xent_terms terms, const float *scale)
 {
@@ -522,7 +536,7 @@ void cuda_linear_xent(struct device *d, float *loss, struct mat logits, struct m
 	struct mat w, const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
 {
-	if (own_linear_xent(d, loss, logits, x, w, targets, vocab, terms, scale))
+	if (fuse_linear_xent(d, loss, logits, x, w, targets, vocab, terms, scale))
 		return;
 	cuda_linear_fwd(d, logits, x, w, mat(NULL, 0, 0));
 	cuda_xent_fused(d, loss, logits, targets, vocab, terms, scale);

@@ -15,6 +15,8 @@ struct archive {
 	struct pickle tree;
 	int64_t n_parsed; /* bytes of data.pkl and of the central directory */
 };
+/* Opens the torch.save() archive at bytes [begin, begin + size) of a file, and parses its
+ * data.pkl. `name` is for messages; the caller closes `fd`. */
 int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e);
 void archive_close(struct archive *a);
@@ -91,20 +93,21 @@ struct torch_parts {
 	char options_xxh3[17], param_hash[17]; /* safetensors.c: equal in all files */
 };
 
-/* A budget bounds memory and time by the size of the files, since a file may refer to one text,
- * dict or storage very often. items_grant() adds 16 times the bytes of a file to the budget;
- * items_charge() subtracts the memory used, and fails when the budget is spent. */
+/* The budget bounds memory by the size of the files, which may refer to one text very often. */
 enum { INITIAL_FILE_BYTES = 1 << 22 }; /* granted before any file is open */
+/* Adds 16 times the bytes of a file to the budget. */
 void items_grant(struct torch_file *f, int64_t n_bytes);
+/* Subtracts bytes of memory from the budget. Fails with EX_DATAERR when it is spent. */
 int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e);
 /* Appends an item with this name, and charges for its memory. Returns NULL with *e set. */
 struct torch_item *items_add(
 	struct torch_file *f, const char *name, size_t n_bytes, struct err *e);
-/* Appends a tensor with the type and shape of *d. */
+/* Appends a tensor with the type and shape of *d. Returns its item; NULL with *e set. */
 struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
 	size_t n_bytes, const struct tensor_info *d, struct err *e);
-/* Appends a chunk to the last item: the box of these sizes at `begin`. Set the item's shape before,
- * and add chunks in the order of `begin`. The next items_add() fails if the budget is exceeded. */
+/* Appends a chunk to the last item, and returns it: the box of these sizes at `begin`. Set the
+ * item's shape before, and add chunks in the order of `begin`. The next items_add() fails if the
+ * budget is exceeded. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
 /* Sets the place of a contiguous chunk to byte `at` of its file. */
@@ -192,7 +195,8 @@ int bins_add(struct torch_file *f, const struct strs *paths, struct err *e);
 
 /* Opens f->path as a torch.save() file. */
 int torch_file_open(struct torch_file *f, struct err *e);
-/* Sets f->path to `path`, which it takes over, and opens it as a torch.save() file. */
+/* Replaces f->path by `path`, a file inside the directory that f was, and opens it as a torch.save()
+ * file. Takes ownership of `path`. */
 int torch_file_open_inside(struct torch_file *f, char *path, struct err *e);
 /* Opens a file as an archive. The caller closes a->zip.fd. `path` must outlive the archive. */
 int archive_open_path(struct archive *a, const char *path, struct err *e);

@@ -18,7 +18,7 @@ static bool bins_matches(const char *path)
 	return directory_has_file(path, index_file) && !container_has_safetensors(path);
 }
 
-/* Appends the tensors of an open archive. */
+/* Appends the tensors of an open archive as items. Fails unless it is a dict of tensors. */
 static int add_tensors(
 	struct torch_file *f, int32_t file, const struct archive *a, struct err *e)
 {
@@ -42,6 +42,7 @@ static int add_tensors(
 	return rc < 0 ? -1 : 0;
 }
 
+/* Opens archive `file`, and appends its tensors to the items of f. */
 static int add_file(struct torch_file *f, int32_t file, struct err *e)
 {
 	struct archive a;
@@ -78,6 +79,7 @@ static int add_listed_files(
 	return rc || bins_add(f, &paths, e) || weight_map_check(m, f, e) ? -1 : 0;
 }
 
+/* Appends the tensors of all files that index f->path lists, and checks them against it. */
 static int bins_open(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;

@@ -91,6 +91,7 @@ static bool is_path_inside(const char *name, size_t n)
 	return true;
 }
 
+/* Returns the hash slot of a file path, 0 if the path was not added. A slot must be free. */
 static int32_t *find_slot(const struct dcp *d, const char *name)
 {
 	uint64_t at = hash_str(name);
@@ -101,6 +102,7 @@ static int32_t *find_slot(const struct dcp *d, const char *name)
 	}
 }
 
+/* Doubles the hash table of file paths until less than half is used, and rehashes the paths. */
 static void grow_slots(struct dcp *d)
 {
 	if (d->f->parts->n_files * 2 < d->n_slots)
@@ -257,7 +259,7 @@ static int add_items(struct dcp *d, uint32_t dict)
 
 /* ---- where boxes are stored -------------------------------------------------------- */
 
-/* Returns the item that a text names, or NULL. Cached, since many entries may share a long text. */
+/* Returns the item that a text names, or NULL. Caches it: many entries may share a long text. */
 static const struct torch_item *find_item(struct dcp *d, uint32_t node)
 {
 	size_t n;
@@ -304,6 +306,7 @@ static struct chunk *find_box(
 	return NULL;
 }
 
+/* Sets the file, offset and length of *c from a _StorageInfo. Rejects compressed items. */
 static int read_storage_info(struct dcp *d, uint32_t info, struct chunk *c)
 {
 	uint32_t transforms = get_field(d, info, "transform_descriptors");
@@ -358,6 +361,7 @@ static int read_storage_data(struct dcp *d, uint32_t dict)
 	return 0;
 }
 
+/* Appends all items of the parsed .metadata, checks them, and sets where chunks are stored. */
 static int add_metadata(struct dcp *d)
 {
 	if (!is_object(d, d->tree.root, "Metadata"))
@@ -370,6 +374,7 @@ static int add_metadata(struct dcp *d)
 		       : 0;
 }
 
+/* Parses the .metadata file into d->tree. Adds its size to d->n_bytes and to the memory budget. */
 static int parse_metadata(struct dcp *d)
 {
 	struct stat st;
@@ -432,6 +437,7 @@ static bool dcp_pair_matches(const char *path)
 	return directory_has_file(path, model);
 }
 
+/* Appends the items of the model's directory, then of the optimizer's directory if it exists. */
 static int dcp_pair_open(struct torch_file *f, struct err *e)
 {
 	int64_t n_bytes = 0;

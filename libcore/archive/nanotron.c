@@ -46,7 +46,7 @@ struct numbered_name {
 	double decay;
 };
 
-/* Returns the names of an optimizer's parameters, sorted by number; for free(). */
+/* Returns the names of an optimizer's parameters, sorted by number, for free(). Sets *n. */
 static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t *n)
 {
 	struct pickle_each it;
@@ -65,6 +65,7 @@ static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t
 	return v;
 }
 
+/* Returns the entry of the sorted list v whose number is the integer of a node, or NULL. */
 static struct numbered_name *find_numbered_name(
 	struct numbered_name *v, int64_t n, const struct pickle *p, uint32_t node)
 {
@@ -155,7 +156,8 @@ static int read_rank(struct nanotron *t, int64_t rank)
 			rc = found ? add_state(t, rank, &a, found, k,
 					     pickle_field(p, node, kinds[k]))
 				   : err_set(t->e, EX_DATAERR,
-					     "%s: names lacks a parameter that has optimizer state",
+					     "%s: \"names\" lacks a parameter that has "
+					     "optimizer state",
 					     a.zip.name);
 	}
 	dict = pickle_get(p, p->root, "gradient_accumulator");
@@ -178,7 +180,7 @@ static int by_parameter_and_rank(const void *a, const void *b)
 	return order;
 }
 
-/* Finds the states of a parameter, of one kind, from all ranks. Returns their number. */
+/* Sets *out to the states of a parameter, of one kind, from all ranks. Returns their number. */
 static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
 	const struct state **out)
 {
@@ -271,7 +273,8 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
 				 "%s: the optimizer state of %s has %s elements than its "
-				 "%lld parameters on tp rank %lld: files of several runs?",
+				 "%lld parameters on tp rank %lld: the files may be of "
+				 "several runs",
 				 t->f->path, x->name, from < size ? "fewer" : "more",
 				 (long long)size, (long long)tp);
 }
@@ -296,6 +299,7 @@ static int add_empty_item(struct nanotron *t, const char *name, enum kind kind, 
 	return 0;
 }
 
+/* Appends box b to the last item as a chunk. A chunk outside of archives gets its place at once. */
 static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 {
 	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
@@ -306,6 +310,7 @@ static void add_chunk(struct nanotron *t, const struct box *b, bool in_archive)
 		chunk_set_place(c, b->at);
 }
 
+/* Appends the tensor of one kind of which x is a part. Sorts the boxes, its chunks. */
 static int add_tensor_item(struct nanotron *t, const struct nanotron_part *x,
 	enum kind kind, int dtype, struct boxes *boxes, bool in_archive)
 {
@@ -421,6 +426,8 @@ static int add_step(struct nanotron *t, const struct nanotron_part *x)
 	return 0;
 }
 
+/* Appends each parameter with its optimizer state, and the copies of other ranks. Fails if the
+ * parts of a parameter give it different shapes. */
 static int add_items(struct nanotron *t)
 {
 	for (int64_t i = 0, k; i < t->n_parts; i = k) {
@@ -505,6 +512,7 @@ static int read_files(struct nanotron *t)
 	return rc || items_finish(t->f, t->e) ? -1 : 0;
 }
 
+/* Appends the items of the checkpoint in directory f->path, and frees all temporary lists. */
 static int nanotron_open(struct torch_file *f, struct err *e)
 {
 	struct nanotron t = {.f = f, .e = e};

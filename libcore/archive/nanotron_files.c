@@ -5,7 +5,7 @@
 
 /* ---- file names ------------------------------------------------------------------------------ */
 
-/* Parses KEY, a rank, "-of-" and a size, and moves *text past them. */
+/* Parses KEY, a rank, "-of-" and a size, and moves *text past them. Returns false otherwise. */
 static bool parse_rank(const char **text, const char *key, int64_t *rank, int64_t *size)
 {
 	enum { MAX_DIGITS = 6 }; /* (the product of three sizes must fit) */
@@ -26,7 +26,7 @@ static bool parse_rank(const char **text, const char *key, int64_t *rank, int64_
 	return *rank < *size;
 }
 
-/* Parses the name of an optimizer file. Sets *has_experts if it names several expert ranks. */
+/* Parses the name of an optimizer file into *r. Sets *has_experts. Returns false otherwise. */
 static bool parse_rank_name(const char *name, struct nanotron_rank *r, bool *has_experts)
 {
 	static const char begin[] = "optimizer_";
@@ -158,7 +158,7 @@ int nanotron_list_parts(
 
 /* ---- model files ----------------------------------------------------------------------------- */
 
-/* Parses an integer, np.int64(integer), or None, which stands for `none`. */
+/* Parses an integer, np.int64(integer), or None (`none`), and moves *text. False: neither. */
 static bool parse_integer(const char **text, int64_t none, int64_t *out)
 {
 	static const char numpy_prefix[] = "np.int64(";
@@ -188,7 +188,7 @@ static bool accept_char(const char **text, char c)
 	return matches;
 }
 
-/* Parses unsharded_shape: "(96, 32)". */
+/* Sets dims[ndim] from unsharded_shape, "(96, 32)". Returns false if it is invalid. */
 static bool parse_shape(const char *text, int ndim, int64_t *dims)
 {
 	if (!accept_char(&text, '('))
@@ -202,7 +202,7 @@ static bool parse_shape(const char *text, int ndim, int64_t *dims)
 	return accept_char(&text, ')') && !*text;
 }
 
-/* Parses "0,10,None|None,None,None": begin, end and step of each dimension. */
+/* Parses "0,10,None|None,None,None": begin, end and step per dimension. False: invalid. */
 static bool parse_box(
 	const char **text, int ndim, const int64_t *dims, int64_t *begin, int64_t *sizes)
 {
@@ -220,7 +220,8 @@ static bool parse_box(
 	return true;
 }
 
-/* Parses local_global_slices_pairs, LOCAL#GLOBAL;LOCAL#GLOBAL... Local slices are whole rows. */
+/* Parses local_global_slices_pairs, LOCAL#GLOBAL;... Local slices are whole rows. False: invalid.
+ */
 static bool parse_slices(struct nanotron_part *x, const char *text)
 {
 	enum { MAX_SLICES = 1 << 16 };

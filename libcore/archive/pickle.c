@@ -45,6 +45,7 @@ struct machine {
 	struct err *e;
 };
 
+/* Sets the error "not a pickle ... at byte N", unless a failed read set one already. Returns -1. */
 static int reject(struct machine *m, const char *why)
 {
 	if (m->read_failed)
@@ -105,6 +106,7 @@ static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint
 	return 0;
 }
 
+/* Pushes a node on the stack, which grows. Fails for NO_NODE or if the stack is too deep. */
 static int push(struct machine *m, uint32_t node)
 {
 	if (node == NO_NODE ||
@@ -119,6 +121,7 @@ static int push(struct machine *m, uint32_t node)
 	return 0;
 }
 
+/* Pushes an integer node: the cached node of an equal integer, or a new one, which it caches. */
 static int push_integer(struct machine *m, int64_t x)
 {
 	uint64_t hash = (uint64_t)x * 0x9e3779b97f4a7c15u;
@@ -133,6 +136,7 @@ static int push_integer(struct machine *m, int64_t x)
 	return push(m, node);
 }
 
+/* Adds a node with two links and count n, and pushes it. */
 static int push_links(
 	struct machine *m, enum pickle_kind kind, uint32_t n, uint32_t a, uint32_t b)
 {
@@ -249,6 +253,7 @@ static int next_number(struct machine *m, int width, uint64_t *out)
 	return x ? 0 : reject(m, "unexpected end");
 }
 
+/* Pushes a text node: the cached one of an equal text, or a new one, which it caches. */
 static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 {
 	struct pickle *p = m->p;
@@ -486,6 +491,7 @@ static int execute_container(struct machine *m, int op)
 	}
 }
 
+/* Executes one opcode, whose operands it reads from the pickle. */
 static int execute(struct machine *m, int op)
 {
 	switch (op) {
@@ -527,6 +533,7 @@ static int execute(struct machine *m, int op)
 	}
 }
 
+/* Executes opcodes until STOP, and sets the root to the only value left on the stack. */
 static int run_machine(struct machine *m)
 {
 	const unsigned char *op;

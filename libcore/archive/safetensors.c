@@ -177,6 +177,7 @@ static int verify_checksum(int fd, json_t *metadata, const struct str *header,
 	return 0;
 }
 
+/* Fails unless `metadata` is NULL or a JSON object of strings. */
 static int check_metadata(json_t *metadata, const char *path, struct err *e)
 {
 	const char *key;
@@ -211,6 +212,7 @@ static int read_tensors(struct st_header *h, int64_t at, const char *path, struc
 	return 0;
 }
 
+/* Appends the JSON header of a safetensors file to *out, and sets *size to the size of the file. */
 static int read_header_text(
 	int fd, const char *path, struct str *out, int64_t *size, struct err *e)
 {
@@ -293,6 +295,7 @@ static int match_first_file(const struct torch_file *f, const struct st_header *
 				 f->parts->files[f->parts->n_files - 1], key);
 }
 
+/* Appends tensor t of a file as an item with one chunk. Fails if its type is not supported. */
 static int add_tensor(
 	struct torch_file *f, int32_t file, const struct st_tensor *t, struct err *e)
 {
@@ -309,6 +312,7 @@ static int add_tensor(
 	return 0;
 }
 
+/* Appends a file and its tensors. Fails if pt's hashes in it differ from the first file's. */
 static int add_file(struct torch_file *f, const char *path, struct err *e)
 {
 	struct st_header h;
@@ -326,6 +330,7 @@ static int add_file(struct torch_file *f, const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
+/* Appends the tensors of all files that index f->path lists, and checks them against the index. */
 static int add_files(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;

@@ -12,6 +12,7 @@ static bool is_shard(const char *name)
 	return !strncmp(name, "shard-", 6) && text_ends(name, ".safetensors");
 }
 
+/* Appends the sorted paths of a directory's shards to *out. Returns true if there are any. */
 static int list_shards(const char *directory, struct strs *out)
 {
 	scoped_dir *d = opendir(directory);
@@ -84,6 +85,7 @@ static int add_shards(
 	return 0;
 }
 
+/* Appends the shards in one file to s->v, from its DCP_SHARDING_INFO. Fails if that is missing. */
 static int add_file_shards(struct shards *s, int32_t file)
 {
 	struct st_header h;
@@ -152,6 +154,7 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 	return 0;
 }
 
+/* Appends the tensors of all shard files in directory f->path. Shards become chunks. */
 static int shards_open(struct torch_file *f, struct err *e)
 {
 	struct shards s = {.f = f, .e = e};

@@ -36,6 +36,7 @@ static double double_from_bfloat(uint16_t x)
 	return (double)float_from_bits((uint32_t)x << 16);
 }
 
+/* Converts the bits of an fp16 value to double, exactly, including subnormals, infinity and NaN. */
 static double double_from_half(uint16_t x)
 {
 	uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31;
@@ -103,6 +104,7 @@ int dtype_of_name(const char *name, size_t n_bytes)
 	return -1;
 }
 
+/* Returns the type of a storage class such as FloatStorage; -1: unknown. */
 static int dtype_of_storage(const char *name, size_t n_bytes)
 {
 	for (int i = 0; i < N_TYPES; i++)
@@ -112,7 +114,7 @@ static int dtype_of_storage(const char *name, size_t n_bytes)
 	return -1;
 }
 
-/* Finds the entry PREFIX/data.pkl, and sets a->prefix. */
+/* Sets *pkl to the entry PREFIX/data.pkl, and a->prefix to the prefix. Fails if it is missing. */
 static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct err *e)
 {
 	static const char name[] = "data.pkl";
@@ -131,6 +133,7 @@ static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct e
 	return 0;
 }
 
+/* Fails if the archive specifies a byte order other than "little". */
 static int check_byte_order(const struct archive *a, struct err *e)
 {
 	scoped_str order = {0};

@@ -69,6 +69,7 @@ static int add_child(struct walk *w, uint32_t key, int64_t number, uint32_t node
 	return rc;
 }
 
+/* Appends the items below each member of a dict, list or tuple. Counts the depth in w->depth. */
 static int add_members(struct walk *w, uint32_t node)
 {
 	bool is_dict = pickle_kind(w->p, node) == PICKLE_DICT;
@@ -187,7 +188,7 @@ static int open_bare_pickle(struct torch_file *f, const struct chunk *c, int fd,
 	return rc ? -1 : 0;
 }
 
-/* Finds the tree and node of a value, and reads the tree if the value has its own archive. */
+/* Sets *v to the tree and node of a value. Reads the tree if the value has its own archive. */
 static int open_value(
 	struct torch_file *f, const struct torch_item *x, struct value *v, struct err *e)
 {
@@ -217,6 +218,7 @@ static void close_value(const struct torch_file *f, struct value *v)
 		archive_close(&v->own);
 }
 
+/* Sets *out to the value of an integer or real node. Returns false if the node is not a number. */
 static bool read_number(const struct pickle *p, uint32_t node, double *out)
 {
 	int64_t i;
@@ -324,6 +326,7 @@ void torch_describe(
 		str_puts(out, kinds[pickle_kind(p, x->node)]);
 }
 
+/* Appends the text of a node to *out, and charges its memory. Ignores all but C strings. */
 static int append_string(struct torch_file *f, const struct pickle *p, uint32_t node,
 	struct strs *out, struct err *e)
 {

@@ -29,6 +29,7 @@ static bool trainer_matches(const char *path)
 	return model && optimizer;
 }
 
+/* Appends the tensors of a safetensors model, and allocates f->parts->zips. */
 static int open_safetensors(struct torch_file *f, char *path, struct err *e)
 {
 	char *directory = f->path;
@@ -41,6 +42,7 @@ static int open_safetensors(struct torch_file *f, char *path, struct err *e)
 	return rc;
 }
 
+/* Appends the tensors of a model: safetensors, an index of torch.save() files, or one such file. */
 static int open_model(struct torch_file *f, char *path, struct err *e)
 {
 	scoped_strs one = {0};
@@ -52,6 +54,7 @@ static int open_model(struct torch_file *f, char *path, struct err *e)
 	return bins_add(f, &one, e);
 }
 
+/* Opens a torch.save() file as f's archive, and appends its items with the prefix "optimizer". */
 static int open_optimizer(struct torch_file *f, const char *path, struct err *e)
 {
 	struct archive *a = &f->parts->archive;

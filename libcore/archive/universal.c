@@ -52,6 +52,7 @@ static int add_item(struct torch_file *f, const char *name, int32_t file,
 	return 0;
 }
 
+/* Appends the tensor in archive `path` as an item with this name. */
 static int add_file(
 	struct torch_file *f, const char *name, const char *path, struct err *e)
 {

@@ -6,7 +6,7 @@
 
 enum { MAX_INDEX = 1 << 25, MAX_FILES = 4096 };
 
-/* Lists the files, each once. */
+/* Lists the distinct files of the map in m->files. Fails if one is in another directory. */
 static int list_files(struct weight_map *m, struct err *e)
 {
 	const char *tensor;

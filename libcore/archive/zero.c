@@ -92,7 +92,7 @@ static uint32_t *list_group_states(const struct pickle *p, int64_t n)
 	return list_numbered(p, elastic ? base : pickle_get(p, base, "state"), n);
 }
 
-/* Reads an integer, the value of an enum, or the maximum of a list; `none` for anything else. */
+/* Returns an integer, the value of an enum, or the maximum of a list; `none` for anything else. */
 static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
 {
 	int64_t max = none, x;
@@ -188,7 +188,7 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 	return 0;
 }
 
-/* Finds AdamW's step of each group, a number or a one-element tensor, in its state or options. */
+/* Allocates z->steps, and sets AdamW's step of each group, from its state or options. */
 static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *states)
 {
 	uint32_t common = pickle_get(p, get_optimizer(p), "base_optimizer_state_step");
@@ -218,6 +218,7 @@ static int make_buffers(struct zero *z, const struct pickle *p)
 	return 0;
 }
 
+/* Reads where a rank's buffers are. Rank 0 also sets the groups, has_moments and the steps. */
 static int read_rank(struct zero *z, int64_t rank)
 {
 	struct archive a;
@@ -422,15 +423,15 @@ static int check_sizes(struct zero *z)
 	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->has_moments); k++)
 		for (int64_t i = 0; i < n && !rc; i++) {
 			const struct vector v = vector_at(z, k, i);
-			int64_t has = vector_size(z, &v);
-			int64_t want = sizes[z->stage == 3 ? 0 : i];
-			if ((has + align - 1) / align != (want + align - 1) / align)
+			int64_t size = vector_size(z, &v);
+			int64_t expected = sizes[z->stage == 3 ? 0 : i];
+			if ((size + align - 1) / align != (expected + align - 1) / align)
 				rc = err_set(z->e, EX_DATAERR,
 					"%s: the parameters of %s %lld have %lld elements, the %s "
-					"buffers %lld: files of several runs, or offloaded to disk",
+					"buffers %lld: from several runs, or offloaded to disk",
 					z->files.directory.s,
 					z->stage == 3 ? "rank" : "group", (long long)i,
-					(long long)want, kinds[k], (long long)has);
+					(long long)expected, kinds[k], (long long)size);
 		}
 	free(sizes);
 	return rc;
@@ -515,6 +516,7 @@ static int add_aliases(struct zero *z)
 	return rc;
 }
 
+/* Sets each parameter's offset in its group's buffers; appends its items and the aliases. */
 static int add_parameters(struct zero *z)
 {
 	int64_t at = 0, group = 0;
@@ -579,7 +581,7 @@ static int add_frozen(struct zero *z)
 	return rc < 0 ? -1 : 0;
 }
 
-/* Finds a rank's part of each frozen parameter in the rank's model file (ZeRO 3). */
+/* Sets z->buffers to a rank's part of each frozen parameter in its model file (ZeRO 3). */
 static int read_fragments(
 	struct zero *z, const struct archive *a, int64_t rank, int64_t begin)
 {
@@ -608,6 +610,7 @@ static int read_fragments(
 	return 0;
 }
 
+/* Sets z->buffers to all ranks' parts of the frozen parameters, from `begin` on (ZeRO 3). */
 static int read_all_fragments(struct zero *z, int64_t begin)
 {
 	struct archive a;
@@ -622,7 +625,7 @@ static int read_all_fragments(struct zero *z, int64_t begin)
 	return rc;
 }
 
-/* Appends the frozen parameters (ZeRO 3). */
+/* Appends the frozen parameters (ZeRO 3); z->buffers then holds only their parts. */
 static int add_fragments(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
@@ -676,16 +679,18 @@ static int read_files(struct zero *z)
 	return rc || items_finish(z->f, z->e) ? -1 : 0;
 }
 
+/* Returns true if a directory has files of DeepSpeed ZeRO, and no safetensors model. */
 static bool zero_matches(const char *path)
 {
 	struct zero_files x;
 	if (container_has_safetensors(path))
 		return false;
-	bool is = zero_files_find(&x, path);
+	bool matches = zero_files_find(&x, path);
 	zero_files_release(&x);
-	return is;
+	return matches;
 }
 
+/* Appends the items of the checkpoint in directory f->path, and frees all temporary lists. */
 static int zero_open(struct torch_file *f, struct err *e)
 {
 	struct zero z = {.f = f, .e = e};

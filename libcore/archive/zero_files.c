@@ -39,7 +39,8 @@ void zero_files_release(struct zero_files *x)
 	strs_free(&x->optim);
 }
 
-/* Finds the files in the directory that the file `latest` names, if it exists. */
+/* Finds the files in the directory that the file `latest` names, if it exists. Ends the program if
+ * that cannot be read. */
 static void follow_latest(struct zero_files *x)
 {
 	struct err e = {0};
@@ -140,13 +141,13 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 static bool find_one_file(const char *path, struct str *out)
 {
 	struct zero_files x;
-	bool is = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
-		  !x.has_stages && !x.has_experts &&
-		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
-	if (is && out)
+	bool is_one = zero_files_find(&x, path) && !x.optim.n && x.model.n == 1 &&
+		      !x.has_stages && !x.has_experts &&
+		      !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
+	if (is_one && out)
 		str_printf(out, "%s/%s", x.directory.s, x.model.v[0]);
 	zero_files_release(&x);
-	return is;
+	return is_one;
 }
 
 static bool is_one_model_file(const char *path)
@@ -164,6 +165,7 @@ static int check_not_zero(const struct torch_file *f, struct err *e)
 	return 0;
 }
 
+/* Opens the only model file of a directory as a torch.save() file, unless it belongs to ZeRO. */
 static int open_one_file(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};

@@ -59,7 +59,7 @@ static int read_zip64_end(
 	return 0;
 }
 
-/* Finds the central directory by the end record, which a comment of any length may follow. */
+/* Sets *d to the central directory, found by the end record; a comment may follow that record. */
 static int find_directory(const struct zip *z, struct directory *d, struct err *e)
 {
 	int64_t n = min64(z->size, END_BYTES + MAX_COMMENT), at = n - END_BYTES;
@@ -147,6 +147,7 @@ static int64_t read_entry(
 	return (int64_t)all;
 }
 
+/* Reads the central directory into z->entries, sorted by name. Fails if two names are equal. */
 static int read_directory(struct zip *z, const struct directory *d, struct err *e)
 {
 	scoped_ptr unsigned char *all = xmalloc(d->n_bytes + 1);

@@ -180,12 +180,14 @@ struct arena {
 };
 
 void arena_measure(struct arena *a, const char *name);
+/* Allocates the memory of an arena; ends the program if there is not enough. */
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
 /* Initializes an arena, or returns -1 if memory is short, where arena_init() dies. */
 int arena_try_init(struct arena *a, const char *name, size_t size_bytes);
 /* Initializes an arena in memory that the caller owns. It must not be released. */
 void arena_init_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);
+/* Returns aligned memory of the arena, and raises its peak. The arena must have enough left. */
 void *arena_alloc(struct arena *a, size_t n_bytes);
 static inline float *arena_floats(struct arena *a, int64_t n)
 {

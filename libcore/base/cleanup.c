@@ -52,6 +52,7 @@ static void on_signal(int sig)
 	raise(sig);
 }
 
+/* Makes exit() and fatal signals with the default handler run the cleanup in this process. */
 static void install_handlers(void)
 {
 	static const int fatal[] = {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGALRM,
@@ -65,6 +66,7 @@ static void install_handlers(void)
 	atexit(cleanup_run);
 }
 
+/* Adds a path to the files to remove. Signal handlers may read the list meanwhile. */
 static void add_entry(const char *path)
 {
 	size_t n = strlen(path) + 1;

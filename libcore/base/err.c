@@ -173,6 +173,7 @@ int err_prefix(struct err *e, const char *fmt, ...)
 	return -1;
 }
 
+/* Flushes stdio, removes temporary files, calls the exit hook and exits. */
 static _Noreturn void exit_cleanly(int code)
 {
 	if (silent)

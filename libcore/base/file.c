@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/magic.h>
 #include <poll.h>
 #include <sys/file.h>
@@ -269,6 +270,28 @@ bool file_exists(const char *path)
 	return stat(path, &st) == 0;
 }
 
+bool file_find_near_program(struct str *out, const char *pattern)
+{
+	char exe[4096];
+	glob_t found = {0};
+	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+	exe[n > 0 ? n : 0] = '\0';
+	char *slash = strrchr(exe, '/');
+	if (!slash)
+		return false;
+	slash[1] = '\0';
+	str_clear(out);
+	for (const char *c = exe; *c; c++)
+		str_printf(out, "%s%c", strchr("*?[\\", *c) ? "\\" : "", *c);
+	str_puts(out, pattern);
+	bool is_found = !glob(out->s, 0, NULL, &found);
+	str_clear(out);
+	if (is_found)
+		str_puts(out, found.gl_pathv[0]);
+	globfree(&found);
+	return is_found;
+}
+
 int file_check_link(const char *path, struct err *e)
 {
 	struct stat st;
@@ -283,9 +306,9 @@ bool file_is_directory(const char *path)
 {
 	struct stat st;
 	int saved = errno;
-	bool is = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+	bool is_directory = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 	errno = saved;
-	return is;
+	return is_directory;
 }
 
 int file_make_directory(const char *path, struct err *e)
@@ -407,7 +430,8 @@ int file_lock(const char *path, bool may_create, int *fd)
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
-/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. */
+/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. Ends the
+ * program without random numbers. */
 static void make_temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;

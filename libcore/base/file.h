@@ -28,6 +28,9 @@ int file_read_lines(int fd, const char *name, line_fn *on_line, void *context,
 	struct str *incomplete, struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
+/* Sets *out to the first file that a pattern of glob() matches, relative to the program's
+ * directory. Returns false if there is none. */
+bool file_find_near_program(struct str *out, const char *pattern);
 /* Sets *out to the path of an installed data file, relative to share/. Defined in preset.c. */
 void share_path(struct str *out, const char *relative);
 /* Closes a directory, unless NULL, at the end of its scope: `scoped_dir *d = opendir(path)`. */
@@ -48,7 +51,9 @@ int file_open_plain(const char *path, int flags);
 int file_check_plain(const char *path, struct err *e); /* 0 also if it does not exist */
 /* Write or read all bytes; -1 with errno set (0: end of file). */
 int write_all(int fd, const void *p, size_t n_bytes);
+/* Writes n_bytes at an offset. Returns -1 with errno set. */
 int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t offset);
+/* Reads exactly n_bytes at an offset. Returns -1 with errno set; errno 0: the file ends before. */
 int pread_all(int fd, void *p, size_t n_bytes, int64_t offset);
 /* Reads bytes [offset, offset + n_bytes) of an open file, which messages call `name`. */
 int file_read_at(
@@ -99,9 +104,10 @@ void durable_forget(struct durable *d); /* only frees *d: another rank commits t
 int durable_write_text(const struct durable *d, const struct str *text, struct err *e);
 /* Replaces a file durably by this text. */
 int file_replace(const char *path, const struct str *text, struct err *e);
-/* Creates or truncates an output, which may be a pipe or a device. Returns the descriptor.
- * file_end() closes it after writes with result rc (-1 with errno set); removes a failed file. */
+/* Creates or truncates an output, which may be a pipe or a device. Returns the descriptor. */
 int file_begin(const char *path, struct err *e);
+/* Closes an output of file_begin() after writes with result rc (-1 with errno set). Removes the
+ * file if a write failed. */
 int file_end(int fd, const char *path, int rc, struct err *e);
 /* Closes a file, which messages call `name`, after writes with result rc (-1 with errno set). */
 int file_close(int fd, const char *name, int rc, struct err *e);
@@ -111,6 +117,7 @@ int file_close(int fd, const char *name, int rc, struct err *e);
 /* Registers a file that exit() and fatal signals remove, until cleanup_forget(). Does not change
  * signals that the program handles or ignores. Thread-safe. */
 void cleanup_add(const char *path);
+/* Takes a file off the list, so that it remains on disk. */
 void cleanup_forget(const char *path);
 void cleanup_remove(const char *path); /* removes a registered file now */
 /* Creates and registers a file atomically. Returns a descriptor; -1 with errno set, EEXIST if it
@@ -144,12 +151,17 @@ struct stream {
 	size_t n; /* bytes in `first`; fewer than its size if the stream is shorter */
 	char first[STREAM_FIRST_BYTES];
 };
+/* Reads the first bytes of a stream into s->first, and sets the other members. */
 int stream_read_first(struct stream *s, int fd, const char *name, struct err *e);
 /* Copies a stream to a temporary file, and returns its descriptor. Limits: max_bytes,
  * file_spool_limit(), and nine tenths of the free space, in bytes. */
 int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(4096)],
 	struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
+/* Returns how many bytes a copy may have: file_spool_limit(), and nine tenths of the free space. */
+int64_t file_spool_space(int fd);
+/* Sets the error that a copy is larger than `limit`, or fails because of `why`. Returns -1. */
+int file_reject_spool(const char *name, int64_t limit, const char *why, struct err *e);
 /* Copies a stream of at most max_bytes bytes to an unnamed file. Returns its descriptor, or -1. */
 int file_copy_stream(int fd, const char *name, int64_t max_bytes, struct err *e);
 /* Functions of a reader that needs a seekable file. */

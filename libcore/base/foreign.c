@@ -9,6 +9,8 @@
 	PANDAS(read, "to_json(\"&.jsonl\", orient=\"records\", lines=True)")
 #define PANDAS_LOG(read) PANDAS(read, "to_csv(\"&.csv\")")
 #define CSV "export it as CSV"
+/* (pt-prepare reads tables, unless the user says that they are text) */
+#define TABLE "omit --format: pt-prepare detects tables by their content"
 
 /* clang-format off */
 /* In advice, @ is the file, and & its name without directories and extension. NULL: supported. */
@@ -18,13 +20,10 @@ static const struct {
 	const char *what, *advice[N_FOREIGN_USES];
 } kinds[] = {
 #define ROW(bytes, what, text, log) {bytes, sizeof(bytes) - 1, what, {text, log}}
-	ROW("PAR1\x15", "a Parquet table", PANDAS_TEXT("read_parquet"), PANDAS_LOG("read_parquet")),
-	ROW("ARROW1\0\0", "an Arrow (Feather) file", PANDAS_TEXT("read_feather"),
-		PANDAS_LOG("read_feather")),
+	ROW("PAR1\x15", "a Parquet table", TABLE, PANDAS_LOG("read_parquet")),
+	ROW("ARROW1\0\0", "an Arrow (Feather) file", TABLE, PANDAS_LOG("read_feather")),
 	ROW("FEA1\0", "a Feather file", PANDAS_TEXT("read_feather"), PANDAS_LOG("read_feather")),
-	ROW("\xff\xff\xff\xff", "an Arrow stream, as in Hugging Face datasets",
-		"convert it: python3 -c 'import datasets; "
-		"datasets.Dataset.from_file(\"@\").to_json(\"&.jsonl\")'", CSV),
+	ROW("\xff\xff\xff\xff", "an Arrow stream, as in Hugging Face datasets", TABLE, CSV),
 	ROW("PK\3\4", "a zip archive, such as .npz, .docx or .xlsx",
 		"unpack it: unzip @", "unpack it: unzip @"),
 	ROW("\x93NUMPY", "a NumPy array",

@@ -71,7 +71,7 @@ bool launch_has_ended(void)
 	return launcher && getppid() != launcher;
 }
 
-/* Ends this rank if the launcher has ended. (Linux signals even the end of one of its threads.) */
+/* Exits at once if the launcher has ended. (Linux signals even the end of one of its threads.) */
 static void on_launcher_end(int sig)
 {
 	int saved = errno;
@@ -138,7 +138,8 @@ static bool users_are_visible(void)
 	       (!strcmp(pid, "pid:[4026531836]") || strcmp(ipc, "ipc:[4026531839]"));
 }
 
-/* Appends the paths of a process's mappings and open files. -1 with errno set: unreadable. */
+/* Appends the paths of a process's mappings and open files. Returns -1 with errno set: unreadable.
+ */
 static int list_used(const char *process, struct str *out)
 {
 	enum { MAX_MAPS = 1 << 26 };

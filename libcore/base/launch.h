@@ -12,6 +12,7 @@ void launch_leave_report_to_first(int code);
 void launch_watch(void);
 void launch_end_by_sigterm(bool by_sigterm);
 bool launch_has_ended(void); /* true if the launcher has ended */
-bool launch_finalize(void);  /* like MPI_Finalize(); false: the launcher lacks PMI 1 */
+/* Ends this rank regularly for hydra, as MPI_Finalize() does. False: the launcher lacks PMI 1. */
+bool launch_finalize(void);
 void launch_remove_leftovers(
 	const char *directory); /* removes files that MPI left in /dev/shm */

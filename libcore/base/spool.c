@@ -36,33 +36,41 @@ static int64_t usable_space(int fd)
 	return (int64_t)(0.9 * (double)fs.f_bavail * (double)fs.f_frsize);
 }
 
-/* Copies a stream to a file, up to the smallest of three limits. */
-static int copy_stream(const struct stream *s, int fd, int64_t max_bytes, struct err *e)
+int64_t file_spool_space(int fd)
+{
+	return min64(spool_limit, usable_space(fd));
+}
+
+int file_reject_spool(const char *name, int64_t limit, const char *why, struct err *e)
 {
 	char text[NUM_TEXT];
 	const char *directory = file_temporary_directory();
-	int64_t space = usable_space(fd),
-		limit = min64(max_bytes, min64(spool_limit, space));
+	bool is_limit = limit == spool_limit;
+	if (why)
+		return err_set(e, EX_IOERR,
+			"%s: cannot be copied to a temporary file in %s: %s", name,
+			directory, why);
+	return err_set(e, EX_IOERR,
+		"%s: cannot be copied to a temporary file in %s: larger than the limit of %s "
+		"(%lld bytes)%s%s",
+		name, directory, text_bytes(text, (double)limit), (long long)limit,
+		is_limit ? "" : ", nine tenths of the free space",
+		advice_on(is_limit ? ADVICE_SPOOL_LIMIT : ADVICE_SPOOL_SPACE));
+}
+
+/* Copies a stream to a file, up to the smallest of three limits. */
+static int copy_stream(const struct stream *s, int fd, int64_t max_bytes, struct err *e)
+{
+	int64_t limit = min64(max_bytes, file_spool_space(fd));
 	int rc = (int64_t)s->n > limit ? 1 : write_all(fd, s->first, s->n);
 	rc = rc ? rc : copy_up_to(s->fd, fd, limit - (int64_t)s->n);
 	if (rc < 0)
-		return err_set(e, EX_IOERR,
-			"%s: cannot be copied to a temporary file in %s: %s", s->name,
-			directory, strerror(errno));
+		return file_reject_spool(s->name, limit, strerror(errno), e);
 	if (rc > 0 && limit == max_bytes)
 		return err_set(e, EX_DATAERR,
 			"%s: larger than %lld bytes, the limit for such a file", s->name,
 			(long long)max_bytes);
-	if (rc > 0)
-		return err_set(e, EX_IOERR,
-			"%s: cannot be copied to a temporary file in %s: larger than the limit "
-			"of %s (%lld bytes)%s%s",
-			s->name, directory, text_bytes(text, (double)limit),
-			(long long)limit,
-			limit == space ? ", nine tenths of the free space" : "",
-			advice_on(limit == space ? ADVICE_SPOOL_SPACE
-						 : ADVICE_SPOOL_LIMIT));
-	return 0;
+	return rc > 0 ? file_reject_spool(s->name, limit, NULL, e) : 0;
 }
 
 int file_spool(

@@ -154,7 +154,7 @@ static void print_label(
 
 enum { THREAD_HOST, THREAD_GPU };
 
-/* Prints a span; begin and end are in seconds, and microseconds in the file. */
+/* Appends a span as a JSON event; begin and end are in seconds, and microseconds in the file. */
 static void print_span(
 	struct str *out, int rank, int thread, const char *name, double begin, double end)
 {
@@ -164,7 +164,7 @@ static void print_span(
 		name, rank, thread, 1e6 * begin, 1e6 * (end - begin));
 }
 
-/* Prints asynchronous events, since operations overlap. Ids are unique per rank. */
+/* Appends asynchronous JSON events, since operations overlap. Ids are unique per rank. */
 static void print_operation(struct str *out, int rank, const struct event *e, int64_t id)
 {
 	bool has_gpu_times = has_stamps(e);

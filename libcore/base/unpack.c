@@ -26,6 +26,7 @@ struct unpacked {
 	ZSTD_DStream *zstd;
 };
 
+/* Reads up to n bytes of the file. Returns their number; 0: end; -1: error or truncated. */
 static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ssize_t got = read_some(u->fd, to, (size_t)n);
@@ -38,7 +39,7 @@ static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct e
 	return got;
 }
 
-/* Returns the bytes that were read to detect the format first, then further ones. */
+/* Returns up to n bytes: first those read to detect the format; 0: end; -1 with *e set. */
 static int64_t read_plain(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	size_t kept = u->n - u->at;
@@ -73,7 +74,7 @@ static int set_damage_error(const struct unpacked *u, const char *why, struct er
 		why ? why : "unknown");
 }
 
-/* Decompresses up to n bytes of consecutive gzip members, which zeros may pad. */
+/* Decompresses up to n bytes of gzip members, skipping zeros. Returns their number, 0 or -1. */
 static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	z_stream *z = &u->gzip;
@@ -103,6 +104,7 @@ static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 	return n - (int64_t)z->avail_out;
 }
 
+/* Decompresses up to n bytes of zstd frames. Returns their number; 0: end; -1 with *e set. */
 static int64_t read_zstd(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ZSTD_outBuffer out = {to, (size_t)n, 0};
@@ -135,7 +137,7 @@ bool is_compressed(const char *first, size_t n)
 	       begins_with(first, n, zstd, sizeof(zstd));
 }
 
-/* Chooses the reader by the first bytes of the file. */
+/* Sets the reader by the first bytes of the file. Ends the program if memory is short. */
 static void choose_reader(struct unpacked *u, bool decompress)
 {
 	enum { GZIP_WINDOW = 15 + 16 };
@@ -199,6 +201,7 @@ void unpacked_close(struct unpacked *u)
 	free(u);
 }
 
+/* Writes the whole decompressed file to a descriptor. Fails after max_bytes. */
 static int copy_unpacked(struct unpacked *u, int to_fd, int64_t max_bytes, struct err *e)
 {
 	scoped_ptr char *buffer = xmalloc(CHUNK);

@@ -42,6 +42,7 @@ void marked_token(struct marked *m, int64_t begin, int64_t end, uint32_t id)
 	m->tokens[m->n_tokens++] = (struct marker_token){{begin, end}, id};
 }
 
+/* Appends a marker's text and special tokens. */
 static void add_marker(struct marked *to, const struct marked *marker)
 {
 	int64_t begin = (int64_t)to->text.len;
@@ -78,6 +79,7 @@ static bool begins_with_space(const char *text, int64_t n)
 	       (char_classes()[code] == CHAR_SPACE || (code >= 0x1c && code < 0x20));
 }
 
+/* Returns the extract without Unicode white space at both ends. */
 static struct extract trim_space(const char *text, struct extract x)
 {
 	uint32_t code;
@@ -147,6 +149,7 @@ static void add_tool_text(const struct layout *l, enum tool_text which)
 	add_marker(l->out, &l->c->tools[which]);
 }
 
+/* Appends a JSON value as text of the turn. Fails above 256 MiB. */
 static int add_json(struct layout *l, const json_t *j, int indent, struct err *e)
 {
 	str_clear(&l->json);
@@ -195,6 +198,7 @@ static int add_call_arguments(struct layout *l, const json_t *j, struct err *e)
 	return rc;
 }
 
+/* Appends a tool call: its name and arguments. Fails if it has no name. */
 static int add_call(struct layout *l, const json_t *call, struct err *e)
 {
 	const json_t *f = json_object_get(call, "function"), *name;
@@ -238,6 +242,7 @@ static int add_calls(struct layout *l, bool is_assistant, bool has_text, struct 
 	return 0;
 }
 
+/* Returns the extract without newlines at its begin or end, or both. */
 static struct extract strip_newlines(
 	const char *text, struct extract x, bool at_begin, bool at_end)
 {
@@ -378,6 +383,7 @@ static int add_system(struct layout *l, bool is_given, struct err *e)
 	return 0;
 }
 
+/* Appends a turn with its markers. Counts its tokens in the loss if is_counted. */
 static int add_turn(struct layout *l, const struct chat_role *r, bool is_counted,
 	bool with_tools, struct err *e)
 {
@@ -396,6 +402,7 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool is_counted
 	return 0;
 }
 
+/* Sets the error that the template lacks the turn's role, with a list of its roles. Returns -1. */
 static int unknown_role_error(const struct layout *l, struct err *e)
 {
 	struct extract x = l->turns->v[l->turn].role;

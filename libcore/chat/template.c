@@ -93,7 +93,7 @@ static void load_built_in(struct chat_template *c, const char *name)
 		}
 }
 
-/* Returns the longest added token at the beginning of text, and its length; NULL: none. */
+/* Returns the longest added token at the begin of text, and sets *n_bytes; NULL: none. */
 static const struct bpe_added *find_added(
 	const struct tokenizer *t, const char *text, size_t n, int64_t *n_bytes)
 {
@@ -134,6 +134,7 @@ static void mark_tokens(struct chat_template *c, struct marked *m, bool guards_t
 	}
 }
 
+/* Appends a JSON string to *to, and marks the special tokens in it. */
 static int read_text(struct chat_template *c, const json_t *j, const char *name,
 	bool guards_tokens, struct marked *to, struct err *e)
 {
@@ -178,6 +179,7 @@ static int read_roles(struct chat_template *c, const json_t *roles, struct err *
 	return 0;
 }
 
+/* Sets the style of tool calls by name, and copies its texts. */
 static int read_tool_style(struct chat_template *c, const json_t *name, struct err *e)
 {
 	const char *text = json_is_string(name) ? json_string_value(name) : "";
@@ -195,6 +197,7 @@ static int read_tool_style(struct chat_template *c, const json_t *name, struct e
 	return 0;
 }
 
+/* Sets one field of the template from a key of its JSON object. Fails if the key is unknown. */
 static int read_key(
 	struct chat_template *c, const char *name, const json_t *value, struct err *e)
 {
@@ -232,6 +235,7 @@ const struct chat_role *chat_role_named(
 	return NULL;
 }
 
+/* Parses the JSON text of a template, c->source, into *c. */
 static int parse_template(struct chat_template *c, struct err *e)
 {
 	json_error_t why;

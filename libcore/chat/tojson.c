@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 
+/* Appends a JSON string. Bytes of 0x80 and above are not escaped. */
 static void append_string(struct str *out, const char *text, size_t n)
 {
 	static const char special[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
@@ -53,6 +54,7 @@ static void append_separator(struct str *out, size_t i, int indent, int depth)
 		str_printf(out, "\n%*s", indent * depth, "");
 }
 
+/* Appends a list or an object. Stops after MAX_JSON bytes, so the caller must check the length. */
 static void append_items(struct str *out, const json_t *j, int indent, int depth)
 {
 	bool is_list = json_is_array(j);
@@ -78,6 +80,7 @@ static void append_items(struct str *out, const json_t *j, int indent, int depth
 	str_putc(out, is_list ? ']' : '}');
 }
 
+/* Appends any JSON value. `indent`: spaces per level; 0: all on one line. */
 static void append_value(struct str *out, const json_t *j, int indent, int depth)
 {
 	if (json_is_string(j))

@@ -169,10 +169,11 @@ int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e);
 int ckpt_set_link(const char *directory, const char *name, int64_t step, struct err *e);
 /* Returns the step that a link points to, or -1. */
 int64_t ckpt_get_link(const char *directory, const char *name);
-/* Removes checkpoints before step `from`, except the last `keep` and the best. keep = 0: none. */
+/* Removes checkpoints before step `from`, except the last `keep` and the best. keep = 0: none.
+ * Warns if that fails. */
 void ckpt_prune(const char *directory, int64_t keep, int64_t from);
-/* For a run that resumes from step `after`: removes checkpoints of later steps, except step
- * `except`, and unfinished files of killed runs. */
+/* Removes checkpoints of steps later than `after`, from which a run resumes, except step `except`;
+ * and unfinished files of killed runs. */
 void ckpt_remove_after(const char *directory, int64_t after, int64_t except);
 /* Removes unfinished files of killed runs. */
 void ckpt_remove_unfinished(const char *directory);

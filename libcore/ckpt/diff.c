@@ -63,7 +63,7 @@ static int read_both(struct ckpt_side *sides, int64_t row, int64_t n, struct err
 	return failed ? -1 : 0;
 }
 
-/* Compares tensor i of the first file and j of the second. */
+/* Compares tensor i of the first file with tensor j of the second; adds the result to *d. */
 static int compare_tensor(
 	struct ckpt_pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {
@@ -82,6 +82,7 @@ static int compare_tensor(
 	return 0;
 }
 
+/* Appends an element for a tensor of group "model" to *out. Returns it. */
 static struct ckpt_delta *add_delta(struct ckpt_delta **out, int64_t *n, const char *name)
 {
 	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));

@@ -39,12 +39,12 @@ static int count_blocks(const struct ckpt *c)
 
 static bool has_any_tensor(struct h5 *h, const char *group, const struct strs *tensors)
 {
-	bool has = false;
-	for (int64_t i = 0; i < tensors->n && !has; i++) {
+	bool found = false;
+	for (int64_t i = 0; i < tensors->n && !found; i++) {
 		scoped_ptr char *path = text_printf("/%s/%s", group, tensors->v[i]);
-		has = h5_has(h, path);
+		found = h5_has(h, path);
 	}
-	return has;
+	return found;
 }
 
 /* Lists the groups of the file that have any of the tensors. */
@@ -62,7 +62,7 @@ static int find_groups(
 			strs_add(&c->groups, names.v[i]);
 	}
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
-		rc = err_set(e, EX_DATAERR, "%s: %lld groups, more than %d", c->path,
+		rc = err_set(e, EX_DATAERR, "%s: has %lld groups, more than %d", c->path,
 			(long long)c->groups.n, CKPT_MAX_GROUPS);
 	return rc;
 }
@@ -103,13 +103,14 @@ static int open_tensor(
 	return 0;
 }
 
+/* Lists the tensors and groups of a checkpoint, and opens all their datasets. */
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 {
 	scoped_strs names = {0};
 	int rc = h5_list(h, "/model", &names, e);
 	if (!rc && (names.n < 1 || names.n > 1 << 20))
-		rc = err_set(e, EX_DATAERR, "%s: /model has %lld tensors", c->path,
-			(long long)names.n);
+		rc = err_set(e, EX_DATAERR, "%s: /model has %lld tensors, not 1 to 2^20",
+			c->path, (long long)names.n);
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
 	rc = rc || find_groups(c, h, &names, e);
@@ -119,6 +120,7 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	return rc;
 }
 
+/* Fails if a counter is negative or too large, or the worker does not exist. */
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
@@ -208,7 +210,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	return rc;
 }
 
-/* Describes a file of another program by its first bytes; NULL: unknown. */
+/* Returns what kind of another program's file this is, by its first bytes; NULL: unknown. */
 static const char *describe_foreign_file(const char *first, size_t n)
 {
 	enum { LLMC_GPT2 = 20240326, LLMC_LLAMA = 20240803 };
@@ -225,6 +227,7 @@ static const char *describe_foreign_file(const char *first, size_t n)
 	return first[8] == '{' && header < 1 << 28 ? "a file of safetensors" : NULL;
 }
 
+/* Returns what kind of foreign checkpoint a directory is, judged by its files; NULL: unknown. */
 static const char *describe_foreign_directory(const char *name)
 {
 	static const struct {
@@ -244,7 +247,7 @@ static const char *describe_foreign_directory(const char *name)
 	return NULL;
 }
 
-/* directory[n]: without a slash at its end; name: with a slash before it. */
+/* Returns true if directory[n] (without a slash at its end) has the file "/NAME". */
 static bool has_file(const char *directory, size_t n, const char *name)
 {
 	scoped_str path = {0};
@@ -425,6 +428,7 @@ int ckpt_find(const struct ckpt *c, const char *name)
 	return -1;
 }
 
+/* Reads and verifies one block; also answers messages of other ranks (thread 0 only). */
 static int read_block(const struct ckpt *c, const struct h5_blocks *b, int64_t block,
 	float *out, struct err *e)
 {

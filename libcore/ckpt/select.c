@@ -31,6 +31,7 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 	return rc;
 }
 
+/* Reads rows from the source view. Rounds rows of the model to s->round_to. */
 static int read_selected(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -82,11 +83,12 @@ struct rename {
 	bool at_begin, at_end;
 };
 
+/* Parses OLD=NEW, with ^ and $ as anchors of OLD. *r points into `rule`. */
 static int parse_rename(struct rename *r, const char *rule, struct err *e)
 {
 	const char *equals = strchr(rule, '=');
 	if (!equals || equals == rule)
-		return err_set(e, EX_USAGE, "rename: '%s' is not OLD=NEW", rule);
+		return err_set(e, EX_USAGE, "--rename: '%s' is not OLD=NEW", rule);
 	*r = (struct rename){.old = rule, .new = equals + 1};
 	r->n = (size_t)(equals - rule);
 	r->at_begin = *r->old == '^';
@@ -95,11 +97,12 @@ static int parse_rename(struct rename *r, const char *rule, struct err *e)
 	r->at_end = r->n && r->old[r->n - 1] == '$';
 	r->n -= r->at_end;
 	if (!r->n && !r->at_begin && !r->at_end)
-		return err_set(e, EX_USAGE, "rename: '%s' has no text before '='", rule);
+		return err_set(
+			e, EX_USAGE, "--rename: '%s' has no text before '='", rule);
 	return 0;
 }
 
-/* Returns the first match of the rule in a name, or NULL. */
+/* Returns where r->old first occurs in a name, subject to the rule's anchors; NULL: nowhere. */
 static const char *find_match(const struct rename *r, const char *name)
 {
 	size_t len = strlen(name);
@@ -114,6 +117,7 @@ static const char *find_match(const struct rename *r, const char *name)
 	return memmem(name, len, r->old, r->n);
 }
 
+/* Replaces the first match of the rule in the tensor's name. Fails if that makes it invalid. */
 static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct err *e)
 {
 	scoped_str out = {0};
@@ -129,7 +133,7 @@ static int apply_rename(const struct rename *r, struct ckpt_tensor *t, struct er
 		is_valid
 			? 0
 			: err_set(e, EX_USAGE,
-				  "rename: '%s' cannot be the name of a tensor: 1 to %zu "
+				  "--rename: '%s' cannot be the name of a tensor: 1 to %zu "
 				  "characters without / and control characters",
 				  out.s, sizeof(t->name) - 1);
 	if (is_valid)
@@ -144,6 +148,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
+/* Fails if two tensors have the same name. */
 static int check_unique(const struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct ckpt_tensor **list =
@@ -154,11 +159,12 @@ static int check_unique(const struct ckpt_view *v, struct err *e)
 	qsort(list, (size_t)v->n_tensors, sizeof(*list), by_name);
 	for (int i = 1; i < v->n_tensors && !rc; i++)
 		if (!strcmp(list[i]->name, list[i - 1]->name))
-			rc = err_set(e, EX_USAGE, "rename: two tensors would be named %s",
-				list[i]->name);
+			rc = err_set(e, EX_USAGE,
+				"--rename: two tensors would be named %s", list[i]->name);
 	return rc;
 }
 
+/* Applies all rules in order to the names of all tensors. Fails if a rule matches no name. */
 static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err *e)
 {
 	for (int64_t i = 0; rules && i < rules->n; i++) {
@@ -173,7 +179,7 @@ static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err 
 		}
 		if (!is_used)
 			return err_set(e, EX_USAGE,
-				"rename: no tensor name contains '%s'", rules->v[i]);
+				"--rename: no tensor name contains '%s'", rules->v[i]);
 	}
 	return check_unique(v, e);
 }

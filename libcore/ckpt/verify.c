@@ -28,6 +28,7 @@ struct verifying {
 	uint64_t hash; /* sum over all elements, in any order */
 };
 
+/* Returns the hash of a block's elements, with their positions in the tensor. */
 static uint64_t hash_block(struct verifying *v, const struct block *b, const char *data)
 {
 	int64_t row_floats = b->blocks->row_bytes / (int64_t)sizeof(float);
@@ -63,6 +64,7 @@ static int check_batch(struct verifying *v, struct err *e)
 	return rc;
 }
 
+/* Adds the blocks of a dataset to the batch. Checks and empties the batch each time it is full. */
 static int add_blocks(
 	struct verifying *v, const struct h5_blocks *blocks, int tensor, struct err *e)
 {

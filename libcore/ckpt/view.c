@@ -115,6 +115,7 @@ static int read_tensor(const struct ckpt_view *v, int group, int tensor, uint64_
 	return 0;
 }
 
+/* Reads all tensors of a group, and adds their hash to *hash. */
 static int read_group(const struct ckpt_view *v, int group, uint64_t *hash, struct err *e)
 {
 	scoped_ptr float *block = NULL;
@@ -130,6 +131,7 @@ int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e)
 	return read_group(v, CKPT_MODEL, hash, e);
 }
 
+/* Sets the error `arg` to the first copy that differs from its original. */
 static void report_copy(void *arg, const struct ckpt_copy *x)
 {
 	if (x->differ && !((struct err *)arg)->code)
@@ -157,6 +159,7 @@ struct writing {
 	struct err e;
 };
 
+/* Reads rows of the view that is being written. Keeps the first error in w->e. */
 static void read_view_rows(
 	void *arg, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {

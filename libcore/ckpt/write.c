@@ -354,6 +354,7 @@ static void wait_for_part(struct ckpt_writing *x)
 
 /* ---- rank 0 finishes the file ----------------------------------------------------- */
 
+/* Sums the checksums over ranks: they are zero for other ranks' blocks. Collective. */
 static void gather_checksums(struct ckpt_writing *x)
 {
 	for (int i = 0; i < x->n; i++)
@@ -379,6 +380,7 @@ static int finish_file(struct ckpt_writing *x, struct err *e)
 	return h5_finish(h, rc, e) ? -1 : durable_commit(&x->d, e);
 }
 
+/* Frees the state. Rank 0 also removes the temporary file, unless it was committed. */
 static void writing_free(struct ckpt_writing *x)
 {
 	if (x->comm->rank == 0)

@@ -69,9 +69,9 @@ extern const struct coll_info coll_table[N_COLL];
 /* Bus bandwidth factors: each rank sends everything except its own share, or everything. */
 double bus_share(int ranks);
 double bus_whole(int ranks);
-/* Number of blocks in the larger of a rank's two buffers. */
+/* Returns the number of blocks in the larger of a rank's two buffers. */
 int coll_blocks(const struct coll_info *i, int ranks);
-/* Bytes of the larger buffer ("size" in nccl-tests). */
+/* Returns the bytes of the larger buffer ("size" in nccl-tests). */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 
 /* In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an

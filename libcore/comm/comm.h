@@ -35,8 +35,9 @@ struct comm {
 	int64_t sent; /* bytes that this rank has sent in the group */
 };
 
-/* Collective. The group of all ranks. MPI is loaded and initialized if a launcher has set PMI_RANK, PMI_ID,
- * PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with PT_MPI=yes. */
+/* Collective. Returns the group of all ranks. MPI is loaded and initialized if a launcher has set
+ * PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with
+ * PT_MPI=yes. */
 struct comm *comm_open(void);
 /* Creates a group that contains only this rank. */
 struct comm *comm_self(const char *name);
@@ -60,7 +61,8 @@ struct comm_place {
 	int host_ranks; /* consecutive ranks on each host; 0: irregular, or a single host */
 	bool shares; /* the ranks of a host can share memory; false with PT_SHARED=no */
 };
-/* Set by comm_open(). PT_HOST_RANKS=N pretends that hosts have N consecutive ranks. */
+/* Returns where this rank runs, as comm_open() found it. PT_HOST_RANKS=N pretends that hosts have
+ * N consecutive ranks. */
 const struct comm_place *comm_place(void);
 /* Sets the number of ranks per host for later plans, and whether they share memory. */
 void comm_plan_hosts(int host_ranks, bool shares);
@@ -71,15 +73,17 @@ const char *comm_find_version(void);
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */
 
-/* All are collective and blocking. */
+/* Blocks until all ranks have called it. This and the next six functions are collective. */
 void comm_barrier(struct comm *c);
+/* Copies n_bytes bytes from rank `root` to all ranks. */
 void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root);
+/* Copies a text from rank `root` to all ranks, where it replaces *s. */
 void comm_bcast_str(struct comm *c, struct str *s, int root);
 void comm_sum_i64(struct comm *c, int64_t *v, int64_t n); /* in place */
 int64_t comm_max_i64(struct comm *c, int64_t v);
 int64_t comm_min_i64(struct comm *c, int64_t v);
-/* all[rank] = each rank's n_bytes */
-void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
+/* Sets all[rank] to the n_bytes bytes of each rank. */
+void comm_allgather(struct comm *c, const void *own, void *all, int64_t n_bytes);
 /* Error agreement: if any rank failed, every rank gets the error of the lowest rank that
  * failed, prefixed with that rank's number unless all ranks have the same error, and -1.
  * Required before the next collective after any operation that may fail on one rank only. */
@@ -89,15 +93,16 @@ int comm_agree(struct comm *c, struct err *e);
 
 /* Adds background work: a function that all waits and comm_poll() call until it is removed. */
 void comm_background_begin(void (*poll)(void *), void *arg);
+/* Removes background work, which must have been added with the same arguments. */
 void comm_background_end(void (*poll)(void *), void *arg);
 /* Makes progress on background communication; never waits. */
 void comm_poll(void);
-/* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
+/* Returns false with PT_OVERLAP=no: communication that could overlap computation is completed at once,
  * to measure what overlap saves. The order of operations depends on it, so all ranks agree. */
 bool comm_overlaps(void);
 /* Sets what comm_overlaps() returns, for plans. */
 void comm_plan_overlap(bool on);
-/* Seconds that this rank has spent in waits since it started. */
+/* Returns the seconds that this rank has spent in waits since it started. */
 double comm_waited(void);
 
 /* ---- device.c: the memory of a device -------------------------------------------------- */
@@ -107,27 +112,28 @@ double comm_waited(void);
 enum comm_library { COMM_AUTO, COMM_NCCL, COMM_MPI };
 #define COMM_LIBRARY_WORDS "auto", "nccl", "mpi"
 
-/* Collective. Allows buffers in this device's arenas (device_arena_init()), in this group and in groups
- * split from it. Shared memory is always host memory. Returns -1 with *e set, on all ranks, if
- * NCCL was requested but does not start. */
+/* Collective. Allows buffers in this device's arenas (device_arena_init()), in this group and in
+ * groups split from it. Shared memory is always host memory. Returns -1 with *e set, on all ranks,
+ * if NCCL was requested but does not start; prints why MPI is used instead otherwise. */
 int comm_device_open(
 	struct comm *c, struct device *d, enum comm_library which, struct err *e);
 /* Collective over `from`. Gives NCCL to `part`, split from it earlier; NULL: in no part. */
 void comm_device_part(struct comm *from, struct comm *part);
-/* Collective. In a group with NCCL, connects neighboring ranks in a ring. Otherwise they would
- * wait for each other when a connection is first used. */
+/* Collective. In a group with NCCL, connects neighboring ranks in a ring. Otherwise they would wait
+ * for each other when a connection is first used. Ends the program if device memory is short. */
 void comm_connect(struct comm *c);
 /* Collective over all groups. The device must stay open until this call. */
 void comm_device_close(void);
+struct arena;
 /* Collective. Like device_arena_init(); in a group with NCCL, the memory is registered (from 2.27 on as
  * a symmetric window) for transfers without copies. Release it before the group. */
-struct arena;
 void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
 	const char *name, size_t n_bytes);
+/* Collective. Frees an arena of comm_device_arena(), after NCCL has released its memory. */
 void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a);
 /* Collective. Returns the number of ranks on this rank's GPU; 0: this rank has no GPU. */
 int comm_gpu_sharers(struct comm *c);
-/* "NCCL 2.28.9", or "MPI". */
+/* Returns "NCCL 2.28.9", or "MPI": the library that transfers device memory. */
 const char *comm_device_library(void);
 
 /* ---- watchdog.c: a time limit for waits ----------------------------------------------- */

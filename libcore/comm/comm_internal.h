@@ -33,19 +33,19 @@ void comm_yield(int turns);
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 
-/* mpi.c: initializes MPI. */
+/* Loads and initializes MPI (mpi.c). Returns the group of all ranks. Dies if MPI does not start. */
 struct comm *comm_open_mpi(void);
-/* start.c: lets MPI skip the search for devices if all ranks are on this host. */
+/* Lets MPI skip the search for devices if all ranks are on this host (start.c). */
 void mpi_skip_device_search(void);
-/* start.c: warns if the shared memory of this host is too small for MPI to start its ranks. */
+/* Warns if the shared memory of this host is too small for MPI to start its ranks (start.c). */
 void mpi_check_shared_memory(const char *dir);
-/* start.c: with more ranks than processors, this thread pauses regularly until _end(). */
+/* Makes this thread pause regularly if ranks outnumber processors (start.c). */
 void mpi_yield_begin(void);
 void mpi_yield_end(void);
-/* progress.c: starts a thread that makes progress meanwhile. Call it before the world is split. */
+/* Starts a thread that makes progress on MPI (progress.c), before the world is split. */
 void comm_progress_thread(struct comm *world);
 
-/* device.c: true if p is in device memory. */
+/* Returns true if p is in device memory (device.c). */
 bool staging_needed(const void *p);
 /* Copies within device memory; false: not both are in it. */
 bool device_copy(void *to, const void *from, int64_t n_bytes);
@@ -53,15 +53,17 @@ bool device_copy(void *to, const void *from, int64_t n_bytes);
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
-/* flight.c: records the begin and the end of an operation in the flight record and in the trace.
- * operation_end() ignores an operation that has not begun. */
+/* Records the begin of an operation in the flight record and the trace, and sets *o. */
 void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,
 	uint64_t seq, int64_t n_bytes);
+/* Records the end of an operation; ignores one that has not begun. */
 void operation_end(struct comm_operation *o);
-/* The path of the flight record; NULL: none is open. */
+/* Returns the path of the flight record; NULL: none is open. */
 const char *flight_record_path(void);
 
-/* watchdog.c: requests.c calls it when a wait begins, and with NULL when it ends. */
+/* Notes that this rank begins to wait for an operation; NULL: the wait has ended (watchdog.c). */
 void watchdog_wait(const struct comm *group, const struct comm_what *what);
+/* Answers other ranks. After a long wait, asks them; at the limit, ends the job. */
 void watchdog_poll(void);
+/* Frees the watchdog's memory, except messages that are still being sent. */
 void watchdog_end(void);

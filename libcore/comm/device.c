@@ -9,7 +9,7 @@ static struct device *device;
 
 /* ---- NCCL -------------------------------------------------------------------------- */
 
-/* While the host waits, passes the operation of the device to the watchdog. */
+/* Reports the device's operation to the watchdog and polls if `waits`; else ends that wait. */
 static void poll_device(bool waits)
 {
 	static struct comm_what what;

@@ -230,6 +230,7 @@ static bool shares_memory(const struct mesh *m, struct mesh_part part)
 	return m->shares && one_host;
 }
 
+/* Returns a communicator for a plan: no messages are sent, but its transfers are simulated. */
 static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char *name)
 {
 	int *ranks, rank = mesh_rank(m->degree, m->coord), position = 0;
@@ -242,6 +243,7 @@ static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char
 	return c;
 }
 
+/* Returns the communicator of the ranks along the axes of `part`. Collective, except in plans. */
 static struct comm *make_group(struct mesh *m, struct mesh_part part, const char *name)
 {
 	if (m->world->planned)

@@ -30,7 +30,7 @@ struct mesh {
 /* Computes the degrees for `ranks` ranks; infers one that is -1. -1: they do not fit. */
 int mesh_resolve(
 	const int64_t wanted[N_AXES], int ranks, int degree[N_AXES], struct err *e);
-/* Collective. */
+/* Collective. Initializes the mesh of these degrees over `world`, with a group along each axis. */
 void mesh_open(struct mesh *m, struct comm *world, const int degree[N_AXES]);
 /* Makes the mesh of rank `rank` for plans, on hosts as in comm_place(): its groups only count bytes
  * (comm_planned()). The caller frees m->world with comm_free(). */
@@ -61,9 +61,10 @@ struct mesh_part {
 	int pp_links; /* 0: none */
 	enum mesh_hosts hosts;
 };
+/* Collective over the world. Returns this rank's group for `part`, owned by the mesh. */
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
-/* Number of consecutive ranks of such a group on each host, if it is the same for all groups
- * and hosts. 0: it differs, or is 1, or the group is on one host. */
+/* Returns the number of consecutive ranks of the group of `part` on each host, if it is the same
+ * for all such groups and hosts. 0: it differs, or is 1, or the group is on one host. */
 int mesh_ranks_per_host(const struct mesh *m, struct mesh_part part);
 /* Returns the pp_links value for the pair of neighbors along pp that begins at position
  * `first`; the last position's neighbor is position 0. Disjoint pairs form a set, so that there
@@ -72,15 +73,15 @@ int mesh_ranks_per_host(const struct mesh *m, struct mesh_part part);
  * do not wait for messages of another. */
 enum { MESH_LINK_WAYS = 4 };
 int mesh_link(int degree, int first, int way);
-/* Allocates *ranks, the world ranks of such a group in its order, and returns their number. */
+/* Allocates *ranks, the world ranks of this rank's group of `part`. Returns their number. */
 int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
-/* Number of ranks in such a group. */
+/* Returns the number of ranks in this rank's group of `part`. */
 int mesh_size(const struct mesh *m, struct mesh_part part);
-/* Returns group i of those created so far, then the world; NULL at the end. */
+/* Returns the i-th group that the mesh has created, then the world; NULL at the end. */
 const struct comm *mesh_group_at(const struct mesh *m, int i);
 /* Appends "dp=2 tp=2": the axes with a degree above 1, or "dp=1". */
 void mesh_name(const int degree[N_AXES], struct str *out);
 /* Appends a diagram of the mesh. */
 void mesh_draw(const int degree[N_AXES], struct str *out);
-/* Bytes that this rank has sent in all groups. */
+/* Returns the bytes that this rank has sent in all groups. */
 int64_t mesh_bytes_sent(const struct mesh *m);

@@ -35,7 +35,7 @@ static void add_handle(struct comm_request *r, MPI_Request m)
 	memcpy(&r->handle[r->n_handles++], &m, sizeof(m));
 }
 
-/* Starts to send to the next rank, then to receive from the previous one, see comm_send(). */
+/* Starts to send to the next rank, then to receive from the previous one. Returns MPI's error. */
 static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -61,7 +61,7 @@ static void *own_block(const struct comm *c, const struct coll_args *a)
 /* Calls the nonblocking form of a collective if there is a request q, else the blocking form. */
 #define EITHER(start, call, ...) (q ? start(__VA_ARGS__, q) : call(__VA_ARGS__))
 
-/* Starts a collective and stores its request in *q. If q is NULL, runs the whole collective. */
+/* Starts a collective and sets *q; runs the whole collective if q is NULL. Returns MPI's error. */
 static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
@@ -101,6 +101,7 @@ static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	}
 }
 
+/* Starts a request, and appends its MPI handles to it. Returns an MPI error code. */
 static int start_request(const struct comm *c, struct comm_request *r)
 {
 	MPI_Request q;
@@ -129,6 +130,7 @@ static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a
 		t, previous, TAG_SENDRECV, m, MPI_STATUS_IGNORE);
 }
 
+/* Runs a collective until it is complete. Ends the program if MPI fails. */
 static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 {
 	MPI_Comm m = mpi_handle(c);
@@ -139,6 +141,7 @@ static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 	mpi_unlock();
 }
 
+/* Sends bytes to a rank. Blocks until the buffer may be reused; ends the program if MPI fails. */
 static void mpi_call_send(
 	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
 {
@@ -148,6 +151,7 @@ static void mpi_call_send(
 	mpi_unlock();
 }
 
+/* Receives bytes from a rank. Blocks; ends the program if MPI fails. */
 static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag)
 {
 	mpi_lock();
@@ -158,6 +162,7 @@ static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, in
 	mpi_unlock();
 }
 
+/* Starts n requests. Wakes the progress thread; ends the program if MPI fails. */
 static void mpi_start(struct comm *c, struct comm_request *r, int n)
 {
 	int handles = 0;
@@ -188,6 +193,7 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 	return !r->n_handles;
 }
 
+/* Receives a message with this tag from any rank, and sets *peer. False: none has arrived. */
 static bool mpi_try_recv(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
 	int arrived;
@@ -219,6 +225,7 @@ static struct comm *wrap_comm(MPI_Comm m)
 	return c;
 }
 
+/* Returns a new communicator of n ranks of c. Collective over these ranks. */
 static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 {
 	MPI_Comm m;
@@ -234,6 +241,7 @@ static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 	return group;
 }
 
+/* Returns a duplicate of a communicator. Collective. Polls, so that a progress function can run. */
 static struct comm *mpi_dup(struct comm *c)
 {
 	MPI_Comm m;
@@ -293,6 +301,7 @@ static void finalize_mpi(void)
 	mpi_yield_end();
 }
 
+/* Stops the progress thread, frees the world and finalizes MPI, unless ranks were killed. */
 static void mpi_close(struct comm *world)
 {
 	mpi_progress_end();

@@ -32,17 +32,18 @@ extern struct mpi_functions mpi;
 int mpi_library_open(struct err *e);
 bool mpi_library_is_open(void); /* returns true if the table is filled */
 
-/* mpi_ops.c: MPI's types and operations, and our own where MPI has none. MPI must be running. */
-int mpi_ops_create(void); /* MPI_SUCCESS, or MPI's error */
+/* Creates MPI's types and operations that MPI lacks (mpi_ops.c). MPI must be running. Returns
+ * MPI_SUCCESS or MPI's error. */
+int mpi_ops_create(void);
 void mpi_ops_free(void);
 MPI_Datatype mpi_type(enum comm_type t);
 MPI_Op mpi_op(enum comm_op op, enum comm_type t);
 
-/* mpi.c: makes progress on requests in flight. */
+/* Makes progress on requests in flight (mpi.c). */
 void mpi_progress(struct comm *world);
 
-/* progress.c: a thread must hold the lock to call MPI. Blocking calls hold it until they are
- * complete, since they make progress on other requests too. */
+/* Takes the lock that a thread must hold to call MPI (progress.c). Blocking calls hold it until
+ * they are complete, since they make progress on other requests too. */
 void mpi_lock(void);
 void mpi_unlock(void);
 /* Adds to the number of request handles in flight. */

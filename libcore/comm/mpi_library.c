@@ -1,10 +1,10 @@
 /* Loading MPI. pt is compiled with MPICH's header, so the library must have MPICH's ABI: MPICH 4.0 or
  * later, or a library derived from it. Open MPI, and the standard ABI of MPI 5 (libmpi_abi.so), have
  * other handles. */
+#include "base/file.h"
 #include "comm/mpi_internal.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 struct mpi_functions mpi;
 static bool is_open;
@@ -39,6 +39,7 @@ static int check_abi(void *library, const char *path, struct err *e)
 	return 0;
 }
 
+/* Sets the function pointers in `mpi` from a library. Fails if a function is missing. */
 static int load_functions(void *library, const char *path, struct err *e)
 {
 	void *symbol;
@@ -69,21 +70,7 @@ static int open_library(const char *path, struct err *e)
 	return 0;
 }
 
-/* Appends the path of ../lib/libmpi.so.12 relative to the program: `pip install mpich` and conda put
- * it there if pt is in the same environment. Returns false if there is no such file. */
-static bool find_in_environment(struct str *path)
-{
-	char exe[4096];
-	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-	exe[n > 0 ? n : 0] = '\0';
-	char *slash = strrchr(exe, '/');
-	if (!slash)
-		return false;
-	*slash = '\0';
-	str_printf(path, "%s/../lib/libmpi.so.12", exe);
-	return !access(path->s, R_OK);
-}
-
+/* `pip install mpich` and conda put MPI into ../lib if pt is in the same environment. */
 int mpi_library_open(struct err *e)
 {
 	scoped_str near = {0};
@@ -96,7 +83,9 @@ int mpi_library_open(struct err *e)
 	if (given && *given)
 		n = 1;
 	else
-		paths[0] = find_in_environment(&near) ? near.s : paths[1];
+		paths[0] = file_find_near_program(&near, "../lib/libmpi.so.12")
+				   ? near.s
+				   : paths[1];
 	for (size_t i = 0; i < n; i++) {
 		struct err failure = {0};
 		if (!open_library(paths[i], &failure))

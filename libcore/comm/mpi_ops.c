@@ -29,6 +29,7 @@ static MPI_Op unsigned_min, unsigned_max;
 			y[i] = (x[i] > y[i]) == largest ? x[i] : y[i]; \
 	} while (0)
 
+/* Sets each of n unsigned integers in `to` to the maximum, or the minimum, of itself and `from`. */
 static void reduce_unsigned(
 	const void *from, void *to, int64_t n, MPI_Datatype t, bool largest)
 {
@@ -56,6 +57,7 @@ static void reduce_unsigned_max(void *from, void *to, MPI_Count *n, MPI_Datatype
 
 static MPI_Op narrow_op[N_COMM_OPS];
 
+/* Returns the sum, product, minimum or maximum of two floats. The last two keep NaN. */
 static inline float reduce_two(enum comm_op op, float a, float b)
 {
 	switch (op) {
@@ -81,6 +83,7 @@ static inline float reduce_two(enum comm_op op, float a, float b)
 				type);                                                  \
 	} while (0)
 
+/* Reduces n 8- or 16-bit floats of `from` into `to`: computes in fp32 and rounds each result. */
 static inline void reduce_narrow(
 	enum comm_op op, const void *from, void *to, int64_t n, MPI_Datatype t)
 {
@@ -128,6 +131,7 @@ static MPI_Op choose_op(enum comm_op op, enum comm_type t)
 	return is_narrow(t) ? narrow_op[op] : native[op];
 }
 
+/* Sets types[], and creates the MPI types of 8- and 16-bit floats. Returns an MPI error code. */
 static int create_types(void)
 {
 	const MPI_Datatype predefined[N_COMM_TYPES] = {

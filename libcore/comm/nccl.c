@@ -8,6 +8,7 @@
  * use. NCCL matches calls by their order, the same on all ranks.
  *
  * See NVIDIA's guide: "Communicator Fault Tolerance", "Group Calls", "In-place Operations". */
+#include "base/file.h"
 #include "comm/nccl_internal.h"
 
 #include <dlfcn.h>
@@ -29,12 +30,17 @@ struct nccl nccl;
 
 int nccl_library(struct err *e)
 {
-	const char *given = getenv("PT_NCCL");
-	const char *path = given && *given ? given : "libnccl.so.2";
+	scoped_str near = {0};
+	const char *given = getenv("PT_NCCL"), *path = "libnccl.so.2";
 	void *symbol = NULL;
 	int rc = 0;
 	if (nccl.version)
 		return 0;
+	if (given && *given)
+		path = given;
+	else if (file_find_near_program(&near, /* where pip installs it */
+			 "../lib*/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"))
+		path = near.s;
 	nccl.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!nccl.library)
 		return err_set(e, EX_FAILED, "NCCL: %s", dlerror());
@@ -59,6 +65,7 @@ const char *nccl_version(void)
 	return text;
 }
 
+/* Ends the program with NCCL's error text and advice. */
 static NORETURN void die_with_error(const struct nccl_group *g, const char *what, int rc)
 {
 	const char *detail = g->c ? nccl.GetLastError(g->c) : "";
@@ -121,6 +128,7 @@ static struct nccl_config default_config(void)
 		.split_share = 0};
 }
 
+/* Returns a new group with a stream of its own, in nccl.groups. It has no communicator yet. */
 static struct nccl_group *add_group(struct comm *c, struct device *d)
 {
 	struct nccl_group *g = xcalloc(1, sizeof(*g));
@@ -132,6 +140,7 @@ static struct nccl_group *add_group(struct comm *c, struct device *d)
 	return g;
 }
 
+/* Removes a group from nccl.groups and frees it. */
 static void remove_group(struct nccl_group *g)
 {
 	struct nccl_group **link = &nccl.groups;

@@ -7,7 +7,7 @@ struct device;
 
 /* Opens the library: $PT_NCCL, or libnccl.so.2. Returns -1 with *e set on failure. */
 int nccl_library(struct err *e);
-/* "NCCL 2.28.9"; "": no group uses it. */
+/* Returns "NCCL 2.28.9", or "" if no group uses NCCL. */
 const char *nccl_version(void);
 /* Collective. Creates a communicator for a group, on its ranks' devices. -1 with *e set. */
 int nccl_open(struct comm *c, struct device *d, struct err *e);

@@ -73,7 +73,8 @@ static void copy_bytes(struct device *d, char *to, const char *from, int64_t n_b
 			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
 }
 
-/* Copies the data of an in-place all-to-all to other memory, since receives replace the data. */
+/* Copies the data of an in-place all-to-all to g->temp, which it grows, since receives replace the
+ * data. Ends the program if memory is short. */
 static void save_input(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -91,7 +92,7 @@ static void save_input(struct nccl_group *g, const struct comm_request *r)
 	copy_bytes(g->d, g->temp, a->recv, n_bytes);
 }
 
-/* Exchanges blocks between all pairs of ranks. */
+/* Enqueues an exchange of blocks between all pairs of ranks. Returns an NCCL error. */
 static int call_all_to_all(struct call *x, const struct comm *c)
 {
 	if (!x->send)
@@ -122,6 +123,7 @@ static int call_scatter(struct call *x, const struct comm *c, int root)
 	return x->rc;
 }
 
+/* Enqueues a gather: sends to the root, which copies its own block. Returns an NCCL error. */
 static int call_gather(struct call *x, const struct comm *c, int root)
 {
 	const char *own = x->send ? x->send : x->recv + c->rank * x->block;
@@ -150,6 +152,7 @@ static int reduce_scatter(struct call *x, const struct comm *c, const struct col
 		nccl_type_of(a->type), nccl_op_of(a->op), x->g->c, x->stream);
 }
 
+/* Enqueues a collective on x->stream. Returns an NCCL error code. */
 static int call_collective(
 	struct call *x, const struct comm *c, enum coll what, const struct coll_args *a)
 {
@@ -183,6 +186,7 @@ static int call_collective(
 	}
 }
 
+/* Enqueues a message or a collective on the group's stream. Ends the program if NCCL fails. */
 static void call_request(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;

@@ -41,6 +41,7 @@ void mpi_count_handles(int change)
 	progress.n_in_flight += change;
 }
 
+/* Runs in the progress thread: calls MPI at intervals while requests are in flight, else sleeps. */
 static void *make_progress(void *unused)
 {
 	const struct timespec interval = {.tv_nsec = INTERVAL_NS};

@@ -106,6 +106,7 @@ void comm_wait_for(
 
 /* ---- a set ----------------------------------------------------------------------- */
 
+/* Appends an empty request. Returns it; valid until the next one is added. */
 static struct comm_request *add_request(struct comm_requests *r)
 {
 	if (r->n == r->capacity) {
@@ -122,6 +123,7 @@ static bool is_on_device(const struct comm *c, const void *send, const void *rec
 	return c->nccl && (staging_needed(send) || staging_needed(recv));
 }
 
+/* Appends a send or a receive, which comm_start() will start. Ignores an empty message. */
 static void add_message(struct comm_requests *r, enum comm_kind kind, void *p,
 	int64_t n_bytes, int peer, int tag)
 {
@@ -285,6 +287,7 @@ void comm_post(struct comm_requests *r)
 		comm_start(r);
 }
 
+/* Returns true if a request is complete. Then also ends its staging through host memory. */
 static bool test_request(struct comm *c, struct comm_request *q)
 {
 	if (q->n_handles && !c->ops->test(c, q))
@@ -318,6 +321,7 @@ static bool test_set(void *arg)
 	return comm_test(arg);
 }
 
+/* Returns true if all receives that were started are complete. */
 static bool test_receives(void *arg)
 {
 	struct comm_requests *r = arg;
@@ -327,6 +331,7 @@ static bool test_receives(void *arg)
 	return true;
 }
 
+/* Blocks until done(r) is true, polling other work. The watchdog names the last request. */
 static void wait_for_set(struct comm_requests *r, bool (*done)(void *))
 {
 	struct comm_what what = {.name = "nothing"};

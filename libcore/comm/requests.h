@@ -77,16 +77,16 @@ struct comm_requests {
 void comm_send(
 	struct comm_requests *r, const void *p, int64_t n_bytes, int peer, int tag);
 void comm_recv(struct comm_requests *r, void *p, int64_t n_bytes, int peer, int tag);
-/* Collective. */
+/* Collective. Adds a collective. Do not use its buffers until it is complete. */
 void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_args *a);
-/* Collective. Adds an all-gather of blocks of different lengths: block[rank] of this rank is
- * sent to all other ranks, and the other blocks are received. MPI uses messages with this tag.
- * NCCL uses broadcasts, which cross a network between hosts once, or one all-gather if
- * `contiguous`: then all blocks have one length and are adjacent in memory, on all ranks. */
 struct comm_block {
 	void *p;
 	int64_t n_bytes;
 };
+/* Collective. Adds an all-gather of blocks of different lengths: block[rank] of this rank is
+ * sent to all other ranks, and the other blocks are received. MPI uses messages with this tag.
+ * NCCL uses broadcasts, which cross a network between hosts once, or one all-gather if
+ * `contiguous`: then all blocks have one length and are adjacent in memory, on all ranks. */
 void comm_gather_blocks(struct comm_requests *r, const struct comm_block *block,
 	bool contiguous, int tag);
 /* Starts the requests that were added since the last start, in the order of addition. */
@@ -118,5 +118,5 @@ void comm_requests_release(struct comm_requests *r);
 
 /* Waits for a message with this tag from any rank, of at most n_bytes, into host memory. */
 void comm_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag);
-/* Receives such a message if it has arrived; returns false if none has. Never waits. */
+/* Receives a message from any rank if one with this tag has arrived; else returns false. */
 bool comm_try_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag);

@@ -15,11 +15,11 @@ struct comm_shared {
 /* Collective, in a group with comm.shares. Returns NULL with *e set on all ranks if one failed. */
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e);
-/* Call it only when no other rank uses this rank's segment any more. NULL: does nothing. */
+/* Frees the memory, when no other rank uses this rank's segment any more. NULL: nothing. */
 void comm_shared_close(struct comm_shared *m);
 /* A slot has one counter per rank, which the rank raises to n by posting (release). After
  * all_posted() has returned true (acquire), the ranks' writes before posting n are visible. */
 void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n);
 bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n);
-/* Resident bytes of this process that belong to other ranks' segments. */
+/* Returns the resident bytes of this process that belong to other ranks' segments. */
 int64_t comm_shared_foreign(void);

@@ -65,7 +65,7 @@ void simulate_end(void)
 
 /* ---- groups ---------------------------------------------------------------------- */
 
-/* Adds a group with these ranks of the world; NULL: all. */
+/* Returns a new group with these ranks of the world; NULL: all. */
 static struct group *add_group(const struct comm *c, const int *ranks)
 {
 	BUG_ON(sim.n_groups == MAX_GROUPS);
@@ -163,6 +163,7 @@ struct link_users {
 	int n[N_LINKS][N_TRANSFER_DIRECTIONS];
 };
 
+/* Counts the transfers that share each link now: those that may begin and have no latency left. */
 static struct link_users count_users(void)
 {
 	struct link_users u = {{{0}}};
@@ -194,6 +195,7 @@ static double next_change(const struct transfer *x, const struct link_users *u)
 	return isinf(earliest) ? 0 : earliest;
 }
 
+/* Marks a transfer as done, removes it from its queue and, if tracing is on, records it. */
 static void complete_transfer(int stream, struct transfer *x)
 {
 	struct group *g = &sim.group[stream / N_TRANSFER_DIRECTIONS];
@@ -329,6 +331,7 @@ struct amount {
 	double latency;
 };
 
+/* Adds the bytes and latency of a message to *a. */
 static void add_message_amount(
 	const struct group *g, const struct comm_request *q, struct amount *a)
 {
@@ -358,6 +361,7 @@ static void add_collective_amount(
 	}
 }
 
+/* Returns the bytes and latency of n requests that start together. */
 static struct amount total_amount(
 	const struct group *g, const struct comm_request *first, int n)
 {

@@ -360,6 +360,7 @@ static void start_collective(
 	comm_start(r);
 }
 
+/* Starts the reduce-scatter of the rank's integers; in a plan, simulates it. */
 static void begin_nccl_reduction(struct sum *s)
 {
 	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);

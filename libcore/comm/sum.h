@@ -60,10 +60,10 @@ struct sum_plan {
 void sum_plan_init(struct sum_plan *p);
 void sum_plan_release(struct sum_plan *p);
 
-/* The number of elements in a rank's piece, and its offset *first in the packed shard. */
+/* Returns the elements of a rank's piece, and sets *first to its offset in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);
 
-/* The floats that a queue buffer needs for a sum with this sum_call.form; 0 with one rank. */
+/* Returns the floats of a queue buffer for a sum with this sum_call.form; 0 with one rank. */
 int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
 struct sum;

@@ -33,7 +33,7 @@ enum { COMM_TAGS(COMM_TAG_RANGE) N_COMM_TAGS };
 
 _Static_assert(N_COMM_TAGS - 1 <= 32767, "MPI guarantees tags up to 32767");
 
-/* The kind of a tag, as the flight record names it. */
+/* Returns the kind of a tag, as the flight record names it. */
 const char *comm_tag_name(int tag);
 
 static inline int comm_tag(int first, int last, int64_t i)

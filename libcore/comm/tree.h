@@ -15,7 +15,7 @@ struct tree_node {
 
 enum { TREE_MAX_NODES = 128 };
 
-/* The level of the root of n leaves: log2(n), rounded up. */
+/* Returns the level of the root of n leaves: log2(n), rounded up. */
 int tree_levels(int64_t n);
 /* Finds the fewest nodes that cover exactly the leaves [begin, end), in ascending order. */
 int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_NODES]);
@@ -26,7 +26,7 @@ int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_
  * top buffer is added to the one below it and popped. At the end the stack holds the tree_nodes().
  */
 int tree_merges(int64_t begin, int64_t index);
-/* The largest number of buffers that leaves [begin, end) need. */
+/* Returns the largest number of buffers that leaves [begin, end) need. */
 int tree_depth(int64_t begin, int64_t end);
 
 /* A node and the sum of its leaves, or some rows of that sum. */

@@ -84,7 +84,7 @@ void watchdog_wait(const struct comm *group, const struct comm_what *what)
 
 /* ---- messages --------------------------------------------------------------------- */
 
-/* Describes the operation that this rank waits for. */
+/* Sets the members of *msg that describe the operation that this rank waits for. */
 static void describe_wait(struct watch_msg *msg)
 {
 	msg->waits = 1;
@@ -129,6 +129,7 @@ static void restart_questions(void)
 	watch.first_question = watch.question + 1;
 }
 
+/* Reads all messages that arrived; answers questions. Progress restarts the questions. */
 static void read_messages(void)
 {
 	struct watch_msg m;
@@ -201,7 +202,7 @@ static void describe_timeout(struct str *out)
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
 	if (append_ranks(out, SILENT))
 		str_puts(out,
-			" did not come, and did not answer (stopped, stuck or gone?); ");
+			" did not start it, and did not answer (stopped, hung or ended?); ");
 	append_ranks(out, SAME_WAIT);
 	str_puts(out, " waited for this operation");
 	for (int r = 0; r < watch.world->size; r++) {

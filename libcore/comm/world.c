@@ -34,6 +34,7 @@ struct rank_host {
 	cpu_set_t processors;
 };
 
+/* Returns the identity of this host and the processors that this process may use. */
 static struct rank_host own_host(const struct comm_place *place)
 {
 	struct rank_host own = {.host = hash_mix(hash_str(place->host) ^ boot_id())};

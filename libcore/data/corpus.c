@@ -125,7 +125,7 @@ static bool is_same_corpus(const struct file *a, const struct file *b)
 	       a->info.count == b->info.count;
 }
 
-/* Checks that no file is missing. A corpus may be given several times, each file equally often. */
+/* Fails if a file is missing. A corpus may be given several times, each file equally often. */
 static int check_complete(const struct corpus *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -156,6 +156,7 @@ static int compare_files(const void *a, const void *b)
 	return (x->arg_index > y->arg_index) - (x->arg_index < y->arg_index);
 }
 
+/* Groups the files of the same corpus, and sorts the files by group. */
 static void sort_files(struct corpus *c)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -205,7 +206,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	return rc;
 }
 
-/* If an earlier argument is the same file, shares its data and returns true. */
+/* Makes *f share the data of an earlier argument that is the same file. False: none is. */
 static bool share_open_file(const struct corpus *c, struct file *f, const char *path)
 {
 	struct stat st;
@@ -224,6 +225,7 @@ static bool share_open_file(const struct corpus *c, struct file *f, const char *
 	return false;
 }
 
+/* Opens file f of the corpus, a stream or a shard, unless another argument named it. */
 static int open_file(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	bool is_stream = corpus_is_stream(path);
@@ -479,7 +481,8 @@ static size_t max_block_bytes(const struct segment *g)
 	return (size_t)(g->blocks.block_rows * g->blocks.row_bytes);
 }
 
-/* Checks a block, unless it was checked since the last change of a file. */
+/* Verifies a block, unless that was done since the last change of a file. Fails if it is damaged.
+ */
 static int check_at_first_use(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t block, struct err *e)
 {
@@ -494,6 +497,7 @@ static int check_at_first_use(const struct corpus *c, const struct file *f,
 	return rc;
 }
 
+/* Reads n tokens from position `at` on. Verifies the checksums of their blocks at first use. */
 static int read_segment(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t at, int64_t n, int32_t *out, struct err *e)
 {
@@ -535,7 +539,8 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	return 0;
 }
 
-/* Returns true if the tokens of a file continue the previous files of its corpus. */
+/* Returns true if the tokens of file i continue the previous file of its corpus that has tokens of
+ * the split; files without any are skipped. */
 static bool continues_previous(const struct corpus *c, enum split split, int64_t i)
 {
 	const struct file *f = &c->files[i];

@@ -148,13 +148,14 @@ static inline int64_t run_samples(const struct sample_run *r)
 	return r->block * r->blocks;
 }
 
+struct fetch;
 /* Starts to fetch samples runs[rank] of `order` for every rank in the background. Consecutive
  * ranks with equal runs share one read. At most two fetches may be in progress. Collective. */
-struct fetch;
 struct fetch *loader_start(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs);
 /* Waits for the windows [n][context + 1] of this rank, with flags in the tokens. They are valid
  * until fetch_free(). Ends the program if the data are damaged. A file may be replaced during a
  * run, but its tokens must not change. */
 const int32_t *loader_wait(struct loader *l, struct fetch *f);
+/* Frees a fetch that loader_wait() has completed, and its windows. */
 void fetch_free(struct fetch *f);

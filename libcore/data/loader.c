@@ -72,6 +72,7 @@ static bool shares_previous_run(const struct fetch *f, int rank)
 	return rank > f->rank_begin && same_run(&f->runs[rank], &f->runs[rank - 1]);
 }
 
+/* Reads the samples of a run into out[sample][token], and marks them. May set f->error. */
 static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
 {
 	for (int64_t i = 0; i < run_samples(r) && !f->error.code; i++) {

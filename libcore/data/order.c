@@ -67,7 +67,7 @@ void order_on_grid(struct order *o)
 	o->n_windows = o->sampling == SAMPLING_EVEN ? min64(o->n_windows, fit) : fit;
 }
 
-/* (SAMPLING_EPOCH shifts all windows of an epoch by a random phase, and permutes them.) */
+/* Shifts all windows of an epoch by a random phase, and permutes them (SAMPLING_EPOCH). */
 int64_t order_start(const struct order *o, int64_t g)
 {
 	int64_t last = o->n_tokens - o->context - 1; /* last start of a window */

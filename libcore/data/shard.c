@@ -50,7 +50,7 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 	return h5_fields_write(h, "/", table, s, e);
 }
 
-/* Checks that a file has at most the tokens of its corpus, or all if it is the only file. */
+/* Fails if a file has more tokens than its corpus, or fewer and is the only file. */
 static int check_tokens(
 	const struct shard_info *s, enum split split, const char *name, struct err *e)
 {
@@ -62,6 +62,7 @@ static int check_tokens(
 		(long long)in_corpus);
 }
 
+/* Fails if the counts in a shard's header contradict each other. */
 static int check_counts(const struct shard_info *s, const char *name, struct err *e)
 {
 	if (s->count < 1 || s->index < 0 || s->index >= s->count)

@@ -118,6 +118,7 @@ const struct torch_item *find_group_item(const struct placement *x, int group,
 int report_missing(const struct placement *x, int group, const char *name, struct err *e);
 /* Returns true for a tensor of ndim (1 or 2) dimensions with these sizes. */
 bool has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width);
+/* Sets the error that an item has the wrong shape. Returns -1. */
 int report_wrong_shape(
 	const struct placement *x, const struct torch_item *t, struct err *e);
 
@@ -187,7 +188,7 @@ int64_t stems_list_in_order(
 	const struct placement *x, const struct torch_item **out, struct err *e);
 /* Returns the item of one of our tensors by the dialect's scheme; NULL if it is missing. */
 const struct torch_item *stems_find_item(const struct torch_names *x, const char *ours);
-/* Implements dialect.set_sources for a dialect with a scheme. */
+/* Implements dialect.set_sources for a dialect whose names are a scheme of stems. */
 int stems_set_sources(struct placement *x, int group, struct err *e);
 /* Implements dialect.set_sources if no matrix is transposed. */
 int stems_set_linear_sources(struct placement *x, int group, struct err *e);

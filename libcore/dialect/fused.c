@@ -17,7 +17,7 @@ static const struct fused_row *find_row(const struct fused_row *rows, const char
 	return rows->ours ? rows : NULL;
 }
 
-/* Finds the tensor of a layer, or the tensor that stacks all layers. */
+/* Returns the tensor of a layer, or the one that stacks all layers; sets out->name and ->layer. */
 static const struct torch_item *find_in_layer(const struct torch_names *x,
 	const char *group, const char *stem, int64_t layer, struct fused_tensor *out)
 {
@@ -34,7 +34,7 @@ static const struct torch_item *find_in_layer(const struct torch_names *x,
 	return t && t->ndim > 1 && layer < t->dims[0] ? t : NULL;
 }
 
-/* Finds the tensor that contains ours, in a group of the checkpoint ("": the parameters). */
+/* Sets *out to the tensor that contains ours, in a group of the file ("": the parameters). */
 static void find_tensor(const struct torch_names *x, const char *ours, const char *group,
 	struct fused_tensor *out)
 {
@@ -96,7 +96,7 @@ int64_t fused_count_key_rows(const struct torch_names *x, const struct model_con
 	return (qkv - c->heads * head_width(c)) / 2;
 }
 
-/* Sets the source of tensor i. */
+/* Sets the source of tensor i. Fails if the tensor is missing or has the wrong shape. */
 static int set_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];

@@ -68,7 +68,7 @@ static int by_key(const void *a, const void *b)
 	return order ? order : (x->order > y->order) - (x->order < y->order);
 }
 
-/* Reads all groups, and sorts their parameters. */
+/* Reads the parameters of all groups into *m, sorted by name. */
 static int read_groups(struct members *m, struct torch_file *f,
 	const struct torch_names *x, int64_t n_tensors, struct err *e)
 {
@@ -117,7 +117,7 @@ static const struct member *find_named_member(const struct members *m, const cha
 	return x;
 }
 
-/* Finds the settings of the parameter with an exp_avg named `mean`. */
+/* Sets *out to the settings of the parameter with an exp_avg named `mean`. */
 static int set_settings(struct torch_file *f, const struct members *m, const char *mean,
 	struct ckpt_settings *out, struct err *e)
 {

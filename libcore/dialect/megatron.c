@@ -24,7 +24,7 @@ static const struct fused_row others[] = {
 	{"norm.weight", {"decoder.final_layernorm.weight"}},
 	{"output.weight", {"output_layer.weight"}}, {0}};
 
-/* Finds a tensor of a group ("": the parameters, in fp32 from the optimizer if it has them). */
+/* Returns a tensor of a group ("": the parameters, in fp32 from the optimizer if it has them). */
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)
 {
@@ -40,6 +40,7 @@ static const struct torch_item *find_item(
 static const struct fused_names fused = {
 	"decoder.layers.", true, rows, others, find_item};
 
+/* Returns 1 if the file has AdamW's moments by name, 0 if not; -1 with *e set: no names. */
 static int has_moments(const struct torch_names *x, struct err *e)
 {
 	for (int64_t i = 0; i < x->n; i++) {

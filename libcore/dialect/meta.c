@@ -17,7 +17,7 @@ static const char *set_fused_name(const char *name, int *part, struct str *out)
 	return NULL;
 }
 
-/* Sets the source of tensor i. */
+/* Sets the source of tensor i. Fails if the tensor is missing or has the wrong shape. */
 static int set_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];

@@ -13,6 +13,7 @@ static bool is_one_of(const char *const *list, const char *part, size_t n)
 	return *list;
 }
 
+/* Returns true if a part of a name comes from a wrapper, such as FSDP or torch.compile. */
 static bool is_wrapper(const char *part, size_t n)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
@@ -37,6 +38,7 @@ char *torch_names_unwrap(const char *name)
 	return out.s;
 }
 
+/* Lists the items' names without wrappers, sorted. Fails if two tensors get the same name. */
 static int list_names(struct torch_names *x, struct err *e)
 {
 	const struct torch_file *f = x->file;
@@ -132,7 +134,7 @@ static bool has_marks(const struct torch_names *x, const struct dialect *d)
 	return has_all;
 }
 
-/* Chooses the token embedding with the shortest prefix, and its dialect. Returns false if none. */
+/* Sets x->table to the embedding with the shortest prefix, and x->dialect. False: none. */
 static bool choose_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
@@ -246,6 +248,7 @@ static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_stat
 	"app.optimizer.", "app.optim.",
 	"optimizer.optimizer_state_dict."}; /* DeepSpeed without ZeRO, 16-bit models */
 
+/* Returns the optimizer state `what` under the parameter's number; NULL: missing. */
 static const struct torch_item *find_numbered_state(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
 {

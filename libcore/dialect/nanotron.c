@@ -39,6 +39,7 @@ static void cut_rows(const struct placement *x, struct tensor_source *s)
 	s->fused = NOT_FUSED;
 }
 
+/* Sets the sources of all our tensors, and limits each to its rows of the fused tensor. */
 static int set_sources(struct placement *x, int group, struct err *e)
 {
 	if (fused_set_sources(x, group, e))

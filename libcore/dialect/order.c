@@ -128,6 +128,7 @@ static uint64_t hash_group_count(int64_t group, int64_t count)
 	return hash_bytes(both, sizeof(both), 1);
 }
 
+/* Returns the slot of a search state in the hash table; 0 in it: the state was not seen. */
 static uint64_t *find_state_slot(const struct search *s, uint64_t key)
 {
 	enum { SLOTS = 2 * MAX_STEPS };
@@ -162,6 +163,7 @@ static bool set_kinds(struct search *s)
 	return true;
 }
 
+/* Assigns parameter i to group g. Updates the search state: hash, count, group of its kind. */
 static void assign_group(struct search *s, int64_t i, int64_t g)
 {
 	s->choice[i] = g;
@@ -249,6 +251,7 @@ static enum fits assign_all(struct numbering *w, bool frozen_out, bool by_kind)
 	return fits;
 }
 
+/* Sets the error: why the optimizer's numbers do not determine its parameters, and what to do. */
 static int report_ambiguous(const struct numbering *w, enum fits fits, struct err *e)
 {
 	bool is_partial = w->n_numbers < w->n;
@@ -293,6 +296,7 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 	return fits == FITS_ONE ? 0 : report_ambiguous(w, fits, e);
 }
 
+/* Fails if the state of a numbered parameter differs in shape from the parameter. */
 static int check_shapes(const struct numbering *w, struct err *e)
 {
 	for (int64_t i = 0; i < w->n_numbers; i++) {

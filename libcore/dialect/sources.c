@@ -32,7 +32,7 @@ bool has_rotated_rows(const struct tensor *t)
 	return strstr(t->name, ".attention.wq.") || strstr(t->name, ".attention.wk.");
 }
 
-/* Uses our order: channel j rotates with j + width / 2; unrotated channels end each half. */
+/* Returns an index in our order, where channel j rotates with j + width / 2, unless s differs. */
 int64_t source_channel(
 	const struct model *m, const struct tensor_source *s, int64_t channel)
 {

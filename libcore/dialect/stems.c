@@ -33,6 +33,7 @@ static const struct stem *find_stem(
 /* Maximum distance between the parts of a fused tensor in the list. */
 enum { LOOK_BACK = 8 };
 
+/* Returns the foreign tensor with this name among the last few of list[*n]; else appends one. */
 static struct foreign *find_or_add_foreign(struct foreign *list, int *n, const char *name)
 {
 	for (int i = *n - 1; i >= 0 && i >= *n - LOOK_BACK; i--)
@@ -58,7 +59,7 @@ static void add_part(struct foreign *f, const struct stem *r, const struct tenso
 		f->dims[!f->transposed] = t->dims[1];
 }
 
-/* Appends a zero bias for a module that has none in our model. */
+/* Appends to list[*n] a zero bias for a module that has none in our model. */
 static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 {
 	struct foreign *f = &list[(*n)++];
@@ -243,6 +244,7 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 						  : NULL;
 }
 
+/* Returns the source of one of our tensors: the rows of an item from `first` on. */
 static struct tensor_source make_source(const struct placement *x, int tensor,
 	const struct torch_item *item, int64_t first, bool is_transposed)
 {
@@ -285,6 +287,7 @@ static int set_tensor_sources(struct placement *x, int group, const struct forei
 	return 0;
 }
 
+/* Sets the sources of all our tensors in a group. Fails if one is missing or misshapen. */
 static int set_all_sources(struct placement *x, int group, bool is_linear, struct err *e)
 {
 	struct foreign *list;

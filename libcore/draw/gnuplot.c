@@ -38,6 +38,7 @@ static int open_script_file(const struct str *text, struct err *e)
 	return -1;
 }
 
+/* Runs gnuplot in a child process: script in, output[1] out. Returns its process id, or -1. */
 static pid_t start_gnuplot(int script_fd, const int output[2])
 {
 	pid_t pid = fork();

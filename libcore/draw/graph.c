@@ -123,6 +123,7 @@ static double round_up_step(double v)
 	return 10 * power;
 }
 
+/* Adds up to `max` ticks at multiples of a round step. Returns the step; 0: one tick only. */
 static double add_linear_ticks(const struct scale *s, int max, struct ticks *t)
 {
 	double step = s->high > s->low ? round_up_step(s->high / max - s->low / max) : 0;

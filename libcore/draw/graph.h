@@ -84,6 +84,7 @@ struct graph_style {
 	int width, height; /* in characters, and in lines without the legend */
 };
 
+/* Appends the graph as text: curves, axes and legend; or "no values of NAME". */
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
 
 /* The rows of an option table for graphs as text; `at` is the offset of a struct graph_opts. */
@@ -99,15 +100,15 @@ extern const char *const graph_marks_words[];
 		"Draw the curves as text."}, \
 	{OPT_ENUM, 0, "marks", NULL, "auto", (at) + offsetof(struct graph_opts, marks), \
 		.values = graph_marks_words, .help = \
-		"How to draw this graph. braille: lines of dots; curves differ by color. " \
+		"Marks of the graph of --graph. braille: lines of dots; curves differ by color. " \
 		"ascii: one character per curve. auto: braille in a UTF-8 locale with colors or " \
 		"only one curve, else ascii."}, \
 	{OPT_FLAG, 0, "log-scale", NULL, "no", (at) + offsetof(struct graph_opts, log_scale), .help = \
-		"Draw values on a logarithmic scale, in this graph and in plots."}, \
+		"Draw values on a logarithmic scale, in graphs and in plots."}, \
 	{OPT_INT, 0, "width", "N", "0", (at) + offsetof(struct graph_opts, width), 0, 0, 1000, .help = \
-		"Width of this graph in characters. 0: the width of the terminal."}, \
+		"Width of the graph of --graph in characters. 0: the width of the terminal."}, \
 	{OPT_INT, 0, "height", "N", "20", (at) + offsetof(struct graph_opts, height), 0, 7, 1000, .help = \
-		"Height of this graph in lines."}
+		"Height of the graph of --graph in lines."}
 /* clang-format on */
 /* Returns the style for these options. */
 struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool colored);

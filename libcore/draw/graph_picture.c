@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+/* Appends the points of a curve that the axes can show, one per line. Thins long curves. */
 static void append_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
 {
@@ -61,6 +62,7 @@ static int key_columns(const struct graph *g)
 	return columns;
 }
 
+/* Appends gnuplot's plot command: all bands first, then all curves, with their names and colors. */
 static void append_plot_command(const struct graph *g, struct str *out)
 {
 	static const char *const colors[] = {
@@ -85,6 +87,7 @@ static void append_plot_command(const struct graph *g, struct str *out)
 	str_putc(out, '\n');
 }
 
+/* Appends a gnuplot script that draws the graph to an image file of the type of `path`. */
 static void write_script(const struct graph *g, const struct scale *x,
 	const struct scale *y, const char *path, struct str *out)
 {
@@ -120,10 +123,10 @@ int graph_picture_check(const char *path, struct err *e)
 	return gnuplot_terminal(path, 0, NULL)
 		       ? 0
 		       : err_set(e, EX_USAGE,
-				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
+				 "--plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
-/* Escapes ]]> in texts: gnuplot does not, and strict XML parsers reject it. */
+/* Escapes ]]> in the texts of *picture: gnuplot does not, and strict XML parsers reject it. */
 static void escape_svg(struct str *picture)
 {
 	static const char end[] = "]]>";

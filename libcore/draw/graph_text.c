@@ -133,6 +133,7 @@ static void draw_series(struct canvas *c, int number, const struct graph_series 
 
 /* ---- printing ---------------------------------------------------------------------- */
 
+/* Appends the character of a cell: Braille dots, a series' mark, @ for several, or a space. */
 static void append_cell(struct str *out, const struct graph_style *style, struct cell c)
 {
 	if (c.owner == NO_SERIES)
@@ -190,6 +191,7 @@ static int label_width(const struct ticks *t)
 	return n;
 }
 
+/* Appends all rows of the canvas with the y axis and its labels, `margin` columns wide. */
 static void append_rows(
 	struct str *out, const struct canvas *c, const struct ticks *t, int margin)
 {

@@ -13,7 +13,7 @@ int page_kind(const char *path, struct err *e)
 	for (int i = 0; i < (int)ARRAY_LEN(suffixes); i++)
 		if (strlen(path) > strlen(suffixes[i]) && text_ends(path, suffixes[i]))
 			return i;
-	return err_set(e, EX_USAGE, "report: '%s' ends in none of .html, .md", path);
+	return err_set(e, EX_USAGE, "--report: '%s' ends in none of .html, .md", path);
 }
 
 /* ---- HTML -------------------------------------------------------------------------- */

@@ -52,13 +52,15 @@ void doc_section(struct doc *d, const char *id, const char *heading);
 void doc_section_end(struct doc *d);
 /* Begins a table in the section: columns, then rows of cells. A wide table scrolls. */
 void doc_table(struct doc *d, const char *id);
+/* Adds a column with this heading to the table; numbers are aligned on the right. */
 void doc_column(struct doc *d, const char *heading, bool number);
 void doc_rows(struct doc *d); /* after the last column */
 /* Begins a table with these columns and then its rows; '>' begins headings of numbers. */
 void doc_head(struct doc *d, const char *id, const char *const *words, int n);
 void doc_row(struct doc *d);
 enum cell { CELL_TEXT, CELL_NUMBER, CELL_HEADING };
-void doc_cell(struct doc *d, enum cell kind, const char *text); /* NULL or "": a dash */
+/* Appends a cell of the current row, escaped. NULL or "": a dash. */
+void doc_cell(struct doc *d, enum cell kind, const char *text);
 void doc_row_end(struct doc *d);
 void doc_table_end(struct doc *d);
 

@@ -5,6 +5,7 @@
 
 enum { MAX_NAMES = 6 }; /* maximum number of names in a list */
 
+/* Appends the name of a unit, "fragment N" or "the model". */
 static void append_group_name(const struct edit *x, int group, struct str *out)
 {
 	if (x->c.by_unit)
@@ -34,6 +35,7 @@ static int count_excluded_groups(const struct edit *x, struct selection sel, int
 	return n;
 }
 
+/* Appends the names of the selected groups that excluded a worker: the first few, then a count. */
 static void append_excluded_groups(
 	const struct edit *x, struct selection sel, int worker, struct str *out)
 {

@@ -82,6 +82,7 @@ float *edit_block_begin(struct edit *x, int store_group, const struct block *b)
 	return store_begin(x->s, store_group, b->pos, b->n, x->buffer[store_group]);
 }
 
+/* Allocates all buffers of a synchronization in an arena, which may only measure. */
 static void allocate_buffers(struct edit *x, struct arena *a)
 {
 	int64_t n = 0; /* floats of the largest block */
@@ -101,6 +102,7 @@ static void allocate_buffers(struct edit *x, struct arena *a)
 			a, (size_t)x->s->c.n_tensors * EDIT_DIGITS * sizeof(*x->counts));
 }
 
+/* Measures the buffers of a synchronization and, except in plans, allocates device memory. */
 static void allocate_memory(struct edit *x)
 {
 	struct arena size;
@@ -218,6 +220,7 @@ static void write_block(void *arg, const struct block *b, float *v, int slot)
 	store_end(x->s, x->grad_group, b->pos, b->n, v);
 }
 
+/* Sets out[n] to the weighted combination of all workers' elements, from[worker][n]. */
 static void reduce_piece(
 	void *arg, const struct block *b, float *out, const float *const *from, int64_t n)
 {
@@ -236,6 +239,7 @@ void edit_wait(struct edit *x)
 	x->flight.x = NULL;
 }
 
+/* Waits for the flight before, then starts to reduce the blocks of the selection. */
 static void start_flight(struct edit *x, struct selection sel)
 {
 	edit_wait(x);

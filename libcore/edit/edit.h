@@ -146,15 +146,16 @@ void edit_anchor(struct edit *x);
 void edit_mean_gradient(struct edit *x);
 /* Collective over all workers. Synchronizes all units after `steps` local steps, and waits. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
-/* Synchronize one fragment in two calls, each collective over all workers. The exchange proceeds
- * in the background; without a delay, do not use the fragment's parameters meanwhile. edit_begin()
- * sets *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
+/* Begins to synchronize a fragment; collective over all workers. Sets *r for this worker's
+ * pseudo-gradient. The exchange proceeds in the background; without a delay, do not use the
+ * fragment's parameters until edit_end(). */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
+/* Ends the synchronization of a fragment; collective over all workers. Waits for the exchange,
+ * updates the parameters, and sets *r for the reduced pseudo-gradient. */
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
-/* edit_describe_excluded() appends the excluded workers and their units, after edit_begin().
- * edit_describe_clipped() appends the clipped units and their factors, after edit_end(). Each
- * appends nothing if there are none. Fragment -1: after edit_sync(). */
+/* Appends the workers and units that edit_begin() excluded; fragment -1: that edit_sync() did. */
 void edit_describe_excluded(const struct edit *x, int fragment, struct str *out);
+/* Appends the units that edit_end() clipped, and factors; fragment -1: that edit_sync() did. */
 void edit_describe_clipped(const struct edit *x, int fragment, struct str *out);
 /* Returns the fragment that is due for edit_begin() after a number of local steps, or -1. Each
  * fragment is due once per interval, and its edit_end() `delay` steps later. */
@@ -162,21 +163,24 @@ int edit_due(const struct edit *x, int64_t local_steps);
 bool edit_in_flight(const struct edit *x, int fragment);
 /* Waits for the messages in flight. */
 void edit_wait(struct edit *x);
-/* Returns true if units may be used between edit_begin() and edit_end(), each after
- * edit_complete_unit(). That call is collective over the ranks of the worker that have the unit,
- * i.e. its pipeline stage. A tied weight is on two stages, so these stages call
- * edit_complete_tied() before the pipeline begins; it does nothing without a tied weight. */
+/* Returns true if units may be used before edit_end(), each after edit_complete_unit(). */
 bool edit_completes_by_unit(const struct edit *x);
+/* Waits for a unit's exchange and updates its parameters, if that has not been done in this
+ * synchronization. Collective over the ranks of the worker that have the unit, i.e. its pipeline
+ * stage. */
 void edit_complete_unit(struct edit *x, int unit);
+/* Completes the unit of a tied weight, which is on two stages: these stages call it before the
+ * pipeline begins. Does nothing without a tied weight. */
 void edit_complete_tied(struct edit *x);
 
 int64_t edit_syncs(const struct edit *x); /* synchronizations so far */
 /* Returns the bytes that this rank sends to other workers in one synchronization. */
 int64_t edit_sent(const struct edit *x);
 
-/* Copy this worker's state for a checkpoint, beyond the store's groups: finite doubles.
- * edit_state_restore() restores it after a number of local steps; -1 with *e set: it is invalid. */
+/* Returns the size in doubles of this worker's state, beyond the store's groups. */
 int64_t edit_state_size(const struct edit *x);
+/* Copies this worker's state to out[edit_state_size()], all finite, for a checkpoint. */
 void edit_state_export(const struct edit *x, double *out);
+/* Restores the state from edit_state_export(), after local steps. Fails if it is invalid. */
 int edit_state_restore(
 	struct edit *x, const double *in, int64_t local_steps, struct err *e);

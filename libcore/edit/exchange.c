@@ -11,7 +11,7 @@ enum { BLOCK = 1 << 20, CACHE_LINE = 64, LINE_FLOATS = 16 };
 
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
-/* With sparse rows, the blocks are smaller, since the buffers hold a whole block per worker. */
+/* Makes blocks smaller with sparse rows, since the buffers then hold a whole block per worker. */
 int64_t exchange_block_floats(
 	const struct wire *w, const struct comm *sync, int64_t pos, int64_t end)
 {
@@ -271,6 +271,7 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 	comm_start(&s->requests);
 }
 
+/* Decodes the pieces of the other workers, copies the own piece into place, and frees the slot. */
 static void end_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;

@@ -17,6 +17,7 @@ struct wire {
 	int64_t n_parts, floats; /* floats of all parts */
 };
 
+/* Returns the wire format of the configuration, for the parts that this rank updates. */
 struct wire wire_make(
 	const struct edit_config *c, const struct store *s, struct device *d);
 /* Returns the key of the random numbers of a tensor in a synchronization. */
@@ -59,6 +60,7 @@ int64_t exchange_block_floats(
 /* Set up an exchange for n blocks, and allocate its buffers from an arena, which may measure. */
 void exchange_init(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n);
+/* Allocates the buffers of an exchange from an arena, which may only measure. */
 void exchange_allocate(struct exchange *x, struct arena *a);
 void exchange_release(struct exchange *x);
 /* Returns the bytes that this rank sends for a block. `kind`: the format of the wire, or fp32. */
@@ -87,6 +89,7 @@ struct flight {
 	uint64_t *tickets;   /* [n], with NCCL: a mark after each block */
 };
 
-/* flight_wait() waits for the first n blocks, with NCCL in the current stream. */
+/* Begins a flight. `f` must stay in place until flight_wait() has ended it. */
 void flight_begin(struct flight *f);
+/* Waits for the first n blocks, with NCCL in the current stream. All blocks: ends the flight. */
 void flight_wait(struct flight *f, int n);

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+/* Sets the factor that limits the norm of each selected group; 1 without clipping. */
 static void set_clip_factors(struct edit *x, struct selection sel)
 {
 	for (int i = 0; i < x->n_groups; i++) {
@@ -34,6 +35,7 @@ struct outer_block {
 	float *param, *state[EDIT_OUTER_SQUARE + 1], *reduced;
 };
 
+/* Returns a block of each store group, loaded if it is offloaded. end_block() ends this. */
 static struct outer_block begin_block(struct edit *x, const struct block *b)
 {
 	struct outer_block v = {.param = edit_block_begin(x, STORE_PARAM, b)};

@@ -106,6 +106,6 @@ int edit_state_restore(
 	}
 	if (!good)
 		return err_set(e, EX_DATAERR,
-			"local SGD: its state has an invalid number; give another checkpoint");
+			"the state of local SGD has an invalid number; give another checkpoint");
 	return restore_in_flight(x, head, head + HEAD, local_steps, e);
 }

@@ -25,6 +25,7 @@ static bool stays_dense(const struct threshold_search *s, const struct part *p)
 	return p->t->ndim == 1 || !edit_includes(s->x, s->sel, p);
 }
 
+/* Counts the next digit of a part's elements that begin with the threshold's known digits. */
 static void count_digits(void *arg, const struct part *p)
 {
 	const struct threshold_search *s = arg;
@@ -35,6 +36,7 @@ static void count_digits(void *arg, const struct part *p)
 			edit_pseudo_grad(s->x, p), s->digits[t], s->shift);
 }
 
+/* Sets elements of a part's pseudo-gradient to 0 that are below the threshold of the tensor. */
 static void zero_small_elements(void *arg, const struct part *p)
 {
 	const struct threshold_search *s = arg;
@@ -44,7 +46,7 @@ static void zero_small_elements(void *arg, const struct part *p)
 			d, edit_pseudo_grad(s->x, p), s->digits[tensor_of(s, p)]);
 }
 
-/* Finds the next digit of the thresholds of all tensors. Collective over the worker. */
+/* Counts the next digit in all tensors, and appends it to the thresholds. Collective. */
 static void find_digits(struct threshold_search *s, int64_t *counts)
 {
 	struct edit *x = s->x;

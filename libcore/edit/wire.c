@@ -93,6 +93,7 @@ struct encoding {
 	int64_t floats, rest;
 };
 
+/* Returns the encoded size of a part's rows. Vectors are always sent as fp32. */
 static struct encoding rows_encoding(const struct wire *w, const struct part *p)
 {
 	int64_t n = p->rows * p->cols;
@@ -201,6 +202,7 @@ void wire_pack_random(
 	for_each_part_rows(w, pos, n, pack_rows, &x);
 }
 
+/* Decodes a part's rows into the elements at the cursor `arg`, and advances the cursor. */
 static void unpack_rows(void *arg, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;

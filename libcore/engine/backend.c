@@ -40,6 +40,7 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Fails if other options cannot be used with --cuda-graph. */
 static int check_graph(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
@@ -60,7 +61,7 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 	if (*kind != DEVICE_CPU && check_gpu(o, &cpu_only)) {
 		if (*kind == DEVICE_CUDA)
 			return err_set(e, EX_USAGE,
-				"device cuda: %s; change that option, or give --device cpu",
+				"--device cuda: %s; change that option, or give --device cpu",
 				cpu_only.msg);
 		*kind = DEVICE_CPU;
 	}

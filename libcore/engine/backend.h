@@ -32,8 +32,9 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	struct comm *all, struct err *e);
 /* Writes the algorithms that were used to DIRECTORY/algorithms. */
 int gemm_algorithms_save(struct device *d, const char *directory, struct err *e);
-/* Collective over `all`. With --gemm-algorithms measure, several ranks measure in a step whose
- * results are dropped, and use the choice of the first rank with each shape. */
+/* Collective over `all`. With --gemm-algorithms measure and several ranks, each rank measures its
+ * shapes in a step whose results are dropped. For each shape, all ranks then use the algorithm of the
+ * first rank that has the shape. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
-/* Does the run measure which algorithms are fastest? */
+/* Returns true if the run measures which algorithms are fastest. */
 bool gemm_algorithms_measured(const struct train_opts *o);

@@ -31,7 +31,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE,
-			"data-per-rank: %d ranks need as many files; the run has %lld",
+			"--data-per-rank: %d ranks need as many files; the run has %lld",
 			ranks, (long long)o->data.n);
 	int flags = (o->data_per_rank ? CORPUS_SOME : 0) |
 		    (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
@@ -86,18 +86,19 @@ static int broadcast_description(
  * another tokenizer, and the tokenizer of --init-from may be unknown. */
 static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
 {
-	int64_t has = d->tokenizer.vocab.n, wants = o->model.vocab;
-	if (o->init_from && wants > has)
+	int64_t n_data = d->tokenizer.vocab.n, n_model = o->model.vocab;
+	if (o->init_from && n_model > n_data)
 		warn("the data have a vocabulary of %lld tokens, but the embedding of "
 		     "--init-from has %lld rows: prepare the data with the tokenizer of the "
 		     "model, or give --vocab-multiple %lld if the extra rows are padding",
-			(long long)has, (long long)wants, (long long)wants);
-	else if (wants && wants != has)
+			(long long)n_data, (long long)n_model, (long long)n_model);
+	else if (n_model && n_model != n_data)
 		warn("the data have a vocabulary of %lld tokens, but --preset or --vocab "
 		     "specifies %lld: the model uses the %lld of the data, so its embedding "
 		     "has another size; prepare the data with the tokenizer of the model, "
 		     "or give --vocab %lld if this is intended",
-			(long long)has, (long long)wants, (long long)has, (long long)has);
+			(long long)n_data, (long long)n_model, (long long)n_data,
+			(long long)n_data);
 }
 
 /* Warns if the samples of a run are not the windows of its data. */

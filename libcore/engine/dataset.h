@@ -23,14 +23,14 @@ struct dataset {
 	const char *file; /* the first file that this rank reads */
 };
 
-/* Collective. Errors are agreed on. */
+/* Collective. Opens the shards of a run, and describes them to all ranks. Errors are agreed on. */
 int dataset_open(
 	struct dataset *d, const struct train_opts *o, struct comm *world, struct err *e);
 /* Returns the number of targets with a weight in n windows, [n][context + 1]. */
 int64_t dataset_count_targets(
 	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context);
 void dataset_close(struct dataset *d);
-/* Like order_init(); aligned to the windows of the data if these have the context's length. */
+/* Initializes an order, aligned to the data's windows if these have the context's length. */
 int dataset_window_order(struct order *out, const struct dataset *d, enum sampling s,
 	uint64_t seed, int64_t tokens, int64_t context, int64_t n_windows);
 /* Sets the order of the training samples; an error if there are too few tokens for one. */

@@ -157,27 +157,36 @@ struct trainer_sizes {
 	bool copies;  /* checkpoints are written in the background, from copies */
 };
 
-/* A trainer is made in three parts, all collective. trainer_prepare() makes options, model and
- * device; the caller owns `data`. trainer_connect() opens the library that transfers device
- * memory, collective over `all` ranks; `workers` is the group of ranks that local SGD
- * synchronizes, or NULL. trainer_build() allocates the memory, after the caller has planned the
- * sizes. If trainers of several workers share a GPU, all wait for each other after the first part
- * and query the free memory again, since nothing is allocated before the last part. Parameters are
- * initialized from the seed unless a checkpoint is loaded (--resume, --init-from). */
+/* A trainer is made by trainer_prepare(), trainer_connect() and trainer_build(), all collective. If
+ * trainers of several workers share a GPU, all wait for each other after trainer_prepare() and
+ * query the free memory again, since nothing is allocated before trainer_build(). */
+
+/* Sets the options, model and device of a trainer, which does not own `data`. Collective over
+ * `world`. On an error, abandons the trainer. */
 int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e);
+/* Sets t->memory.gpu_free to the free memory of the GPU now. */
 void trainer_query_free_memory(struct trainer *t);
+/* Opens the library that transfers device memory. Collective over `all`; `workers`: the ranks that
+ * local SGD synchronizes, or NULL. Queries the free memory again. On an error, abandons the
+ * trainer. */
 int trainer_connect(
 	struct trainer *t, struct comm *all, struct comm *workers, struct err *e);
+/* Allocates memory of these sizes, and builds the trainer in it. Initializes the parameters from
+ * the seed, unless a checkpoint will be loaded (--resume, --init-from). Collective. On an error,
+ * abandons the trainer. */
 int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct err *e);
 /* Closes a trainer that is prepared and will not be built. */
 void trainer_abandon(struct trainer *t);
+/* Closes a trainer that was built, and frees all its memory. Collective. */
 void trainer_close(struct trainer *t);
 
-/* The parts of trainer_build() that plans use too, with arenas that may only measure: first the
- * store, the optimizer and the pass, then the schedule and the activations. */
+/* Builds the store, the optimizer and the pass in t->memory.run, which only measures in a plan. */
 void trainer_build_state(struct trainer *t);
+/* Builds the schedule and the pipeline with its activations in t->memory.micro, which only measures
+ * in a plan. Call it after trainer_build_state(). */
 void trainer_build_pipe(struct trainer *t);
+/* Frees what trainer_build_state() and trainer_build_pipe() have built. */
 void trainer_dismantle(struct trainer *t);
 /* Returns the offset in `micro` at which the gradients may begin, after the calls above. A
  * backward frees the activations layer by layer, from the last layer on, and writes gradients

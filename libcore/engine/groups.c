@@ -61,7 +61,7 @@ int options_mark_frozen(struct model *m, const struct strs *list, struct err *e)
 {
 	int n_trained = 0;
 	for (int64_t i = 0; i < list->n; i++)
-		if (*list->v[i] && mark_matches(m, "freeze", list->v[i],
+		if (*list->v[i] && mark_matches(m, "--freeze", list->v[i],
 					   strlen(list->v[i]), freeze_tensor, 0, e) < 0)
 			return -1;
 	for (int i = 0; i < m->n_tensors; i++)
@@ -69,10 +69,10 @@ int options_mark_frozen(struct model *m, const struct strs *list, struct err *e)
 	return n_trained
 		       ? 0
 		       : err_set(e, EX_USAGE,
-				 "freeze: all tensors match, so nothing would be trained");
+				 "--freeze: all tensors match, so nothing would be trained");
 }
 
-/* Applies the entries REGEX=X of --lr-scale-of. */
+/* Sets the lr_scale of the tensors that entries REGEX=X of --lr-scale-of match. */
 static int set_lr_scales(struct model *m, const struct strs *list, struct err *e)
 {
 	for (int64_t i = 0; i < list->n; i++) {
@@ -82,13 +82,13 @@ static int set_lr_scales(struct model *m, const struct strs *list, struct err *e
 			continue;
 		if (!equals || parse_double(equals + 1, &x) || !(x >= 0 && x <= 1e6))
 			return err_set(e, EX_USAGE,
-				"lr-scale-of: '%s' is not REGEX=X, with X from 0 to 1e6",
+				"--lr-scale-of: '%s' is not REGEX=X, with X from 0 to 1e6",
 				text);
 		if (x == 0)
 			return err_set(e, EX_USAGE,
-				"lr-scale-of: '%s': use --freeze '%.*s'", text,
+				"--lr-scale-of: '%s': use --freeze '%.*s'", text,
 				(int)(equals - text), text);
-		if (mark_matches(m, "lr-scale-of", text, (size_t)(equals - text),
+		if (mark_matches(m, "--lr-scale-of", text, (size_t)(equals - text),
 			    set_lr_scale, x, e) < 0)
 			return -1;
 	}

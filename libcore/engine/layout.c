@@ -15,6 +15,7 @@ int layout_degrees(
 	return mesh_resolve(wanted, ranks, degree, e);
 }
 
+/* Sets the default of --zero. Fails if it would shard over an axis of one rank. */
 static int resolve_zero(struct train_opts *o, struct err *e)
 {
 	const int *degree = o->resolved.degree;
@@ -22,7 +23,7 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
 	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
 		return err_set(e, EX_USAGE,
-			"zero %lld shards over the fsdp axis, which has one rank; give --fsdp %d "
+			"--zero %lld shards over the fsdp axis, which has one rank; give --fsdp %d "
 			"(and --dp 1), or --zero 0",
 			(long long)o->zero, degree[AXIS_DP]);
 	return 0;
@@ -37,7 +38,7 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		return 0;
 	bool all = o->offload == OFFLOAD_ALL;
 	return err_set(e, EX_USAGE,
-		"offload %s: zero %lld keeps all parameters in memory; give --zero 3, or "
+		"--offload %s: --zero %lld keeps all parameters in memory; give --zero 3, or "
 		"--offload %s",
 		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
 }
@@ -60,14 +61,14 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 		axis_names[a], (long long)round_up(n, ranks));
 }
 
-/* Checks a virtual degree, which a resumed run may first round up to its ranks. */
+/* Checks a virtual degree. In a resumed run, may first round *virtual_degree up to the ranks. */
 static int fit_virtual(
 	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {
 	if (may_change_arithmetic(o))
 		*virtual_degree = round_up(*virtual_degree, o->resolved.degree[a]);
 	int rc = check_virtual(a, o->resolved.degree[a], *virtual_degree, e);
-	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
+	return rc && o->resume_exact ? err_prefix(e, "--resume-exact: ") : rc;
 }
 
 /* Returns the smallest --tile >= least that model and tp ranks allow; 0: none. */
@@ -98,10 +99,10 @@ static int reject_tile(
 	int64_t n = find_tile(o, least);
 	if (!n)
 		return err_set(e, EX_USAGE,
-			"tile %s, but no larger number divides the %lld heads, the kv-heads and "
+			"--tile %s, but no larger number divides the %lld heads, the kv-heads and "
 			"ffn-dim; give --tile 0",
 			why, (long long)o->model.heads);
-	return err_set(e, EX_USAGE, "tile %s; give --tile %lld", why, (long long)n);
+	return err_set(e, EX_USAGE, "--tile %s; give --tile %lld", why, (long long)n);
 }
 
 /* Sets the virtual tp from --tile, since its pieces are virtual slices, or from the ranks of tp. */
@@ -117,7 +118,7 @@ static int resolve_tile_pieces(const struct train_opts *o, int64_t *tp, struct e
 		*tp = o->tile;
 	if (o->tile && *tp && *tp != o->tile)
 		return err_set(e, EX_USAGE,
-			"tile is %lld, but its pieces are the %lld virtual slices; give --tile "
+			"--tile is %lld, but its pieces are the %lld virtual slices; give --tile "
 			"%lld, or start a new run with --virtual tp=%lld",
 			(long long)o->tile, (long long)*tp, (long long)*tp,
 			(long long)o->tile);
@@ -148,12 +149,12 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
 		{!offloads_params((enum offload)o->offload) && !gathers_params,
-			"tile needs parameters that are gathered or offloaded; give --fsdp with "
+			"--tile needs parameters that are gathered or offloaded; give --fsdp with "
 			"--zero 3, or --offload params"},
-		{o->reshard == RESHARD_NO, "tile frees parameters after use, but "
+		{o->reshard == RESHARD_NO, "--tile frees parameters after use, but "
 					   "--reshard-after-forward no keeps them"},
 		{o->dtype == PRECISION_FLOAT8,
-			"tile: float8 weights cannot be gathered in tiles; give another "
+			"--tile: float8 weights cannot be gathered in tiles; give another "
 			"--dtype"},
 	};
 	if (!o->tile)
@@ -167,7 +168,7 @@ static int check_tile(const struct train_opts *o, struct err *e)
 			degree[AXIS_TP] + 1, e);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank has %lld virtual chunks, but can have only one; give "
+			"--tile: a rank has %lld virtual chunks, but can have only one; give "
 			"--virtual cp=%d",
 			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
 	return 0;
@@ -185,7 +186,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 		o->pp_stages = max64(row->min_stages, 1);
 	if (schedule_init(&s, (enum schedule_kind)o->pp_schedule, ranks,
 		    (int)o->pp_stages, 0, e))
-		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
+		return err_prefix(e, "--pp-stages is %lld: ", (long long)o->pp_stages);
 	schedule_release(&s);
 	return 0;
 }
@@ -255,6 +256,7 @@ int layout_data_rank(const int degree[N_AXES], int rank)
 	return microbatches_rank(degree, coord);
 }
 
+/* Fails if a step has fewer micro-batches than data-parallel ranks. */
 static int check_micro_batches(const struct train_opts *o, struct err *e)
 {
 	int64_t n = layout_micro_batches(o);
@@ -305,8 +307,8 @@ void layout_warn(const struct train_opts *o)
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
 	const char *unused = optimizers[o->optimizer]->unused;
 	if (!(unused && strstr(unused, "eps")) && o->eps < MIN_EPS)
-		warn("eps %g is too small: gradients are sums of multiples of 2^%d, so updates of "
-		     "elements as small as eps are inaccurate; give at least %g",
+		warn("--eps %g is too small: gradients are sums of multiples of 2^%d, so updates "
+		     "of elements as small as eps are inaccurate; give at least %g",
 			o->eps, -GRID_EXPONENT, MIN_EPS);
 }
 
@@ -354,15 +356,15 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
 	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
 		return err_set(e, EX_USAGE,
-			"float8 leaves the first and the last block in bf16, but the model has "
-			"no other blocks; give --no-float8-skip-ends");
+			"--dtype float8 leaves the first and the last block in bf16, but the model "
+			"has no other blocks; give --no-float8-skip-ends");
 	if (check_micro_batches(o, e) || check_experts(o, e) || check_ep(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,
-			"%lld stages (pp %d x pp-stages %lld) need as many layers; the model has "
-			"%lld",
+			"%lld stages (--pp %d x --pp-stages %lld) need as many layers; the model "
+			"has %lld",
 			(long long)stages, o->resolved.degree[AXIS_PP],
 			(long long)o->pp_stages, (long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */

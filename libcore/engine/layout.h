@@ -17,14 +17,15 @@ int layout_resolve(struct train_opts *o, int ranks, struct err *e);
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
 /* Warns about avoidable costs of a layout. */
 void layout_warn(const struct train_opts *o);
-/* With --batch-per-rank: sets the batch for that many data-parallel ranks of a worker. */
+/* Sets o->batch from --batch-per-rank, if given, for that many data-parallel ranks of a worker. */
 void layout_set_batch(struct train_opts *o, int data_ranks);
 /* Checks that the virtual slices of the model can be divided among that many ranks of tp. */
 int layout_check_tp(int ranks, const struct model *m, struct err *e);
-/* Sequences of a worker in a step. */
+/* Returns the sequences of a worker in a step. */
 int64_t layout_worker_batch(const struct train_opts *o);
-/* Micro-batches of a worker in a step, and their assignment to data-parallel ranks. */
+/* Returns the number of micro-batches of a worker in a step. */
 int64_t layout_micro_batches(const struct train_opts *o);
+/* Returns the assignment of a worker's micro-batches to data-parallel ranks. */
 struct microbatches layout_assign_micro_batches(const struct train_opts *o);
 int layout_data_ranks(const struct train_opts *o);
 /* Returns the data-parallel rank of a rank of the world. */
@@ -48,8 +49,8 @@ void layout_free(struct rank_layout *l);
  * layers: [n + 1], allocated. Balances the work, in which the head counts and the embedding
  * does not; `even`: balances the numbers of layers. */
 int *layout_split(const struct model *m, int n, bool even);
-/* Multiply-adds per token in the forward of a stage. */
+/* Returns the multiply-adds per token in the forward of a stage. */
 double layout_stage_work(const struct model *m, const struct stage *s);
-/* The samples of every rank in the step from global sample `first` on: [ranks], allocated. */
+/* Returns the samples of all ranks in the step from global sample `first` on, for free(). */
 struct sample_run *layout_rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int ranks, int64_t first);

@@ -86,7 +86,7 @@ static void record_action(void *arg, const struct action *a)
 	w->sample = w->t->samples + w->t->pass.micro.first_sample;
 }
 
-/* Collective. Repeats the step and checks every result. */
+/* Collective. Repeats the step, checks every result, and sets *w to the first non-finite value. */
 static void check_step(struct finding *w, const struct pipe_input *in)
 {
 	struct trainer *t = w->t;

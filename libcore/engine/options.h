@@ -143,7 +143,7 @@ struct train_opts {
 	int64_t log_every, check_replicas_every;
 	double publish_secs;
 	const char *peak_flops;
-	const char *tensorboard;
+	struct strs log_to;
 	int log_format; /* enum log_format */
 	bool log_all_ranks, dry_run, verbose, columns;
 	struct resolved resolved; /* not an option */
@@ -161,6 +161,7 @@ void options_print_saved(const struct train_opts *o, struct str *out);
  * as they give the same bits. options_print_arithmetic() appends all that determines results. */
 void options_print_result_options(
 	const struct train_opts *o, int device, struct str *out);
+/* Appends everything that determines results: options, device, versions and data. */
 void options_print_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */
@@ -186,12 +187,12 @@ struct mistake {
 	const char *message;
 };
 int options_reject(const struct mistake *list, size_t n, struct err *e);
-/* Is anything offloaded? */
+/* Returns true if anything is offloaded. */
 bool options_offload(const struct train_opts *o);
 /* Parses the steps of --profile or --trace-steps: FIRST:LAST or FIRST. */
 int options_parse_steps(const struct train_opts *o, const char *option, const char *text,
 	int64_t *first, int64_t *last, struct err *e);
-/* The type of GEMM operands, on a device that stores 16 bits. */
+/* Returns the type of GEMM operands, on a device that stores 16 bits. */
 enum dtype options_gemm_dtype(const struct train_opts *o);
 /* Sets the hyperparameters of the optimizer, with its defaults. */
 void options_set_optim(const struct train_opts *o, struct optim_config *c);

@@ -10,7 +10,7 @@ int options_reject(const struct mistake *list, size_t n, struct err *e)
 	return 0;
 }
 
-/* Checks the options of local SGD that the column `needs` cannot express. */
+/* Fails if options of local SGD contradict each other, beyond the column `needs`. */
 static int check_edit(const struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
@@ -57,17 +57,18 @@ static void drop_local_sgd(struct train_opts *o)
 	opts_reset(&train_program, o, "ckpt-syncs");
 }
 
+/* Fails unless --peak-flops is unset, "measure" or a positive number. */
 static int check_peak(const struct train_opts *o, struct err *e)
 {
 	double peak;
 	bool measure = !o->peak_flops || !strcmp(o->peak_flops, "measure");
 	if (measure || (!parse_double(o->peak_flops, &peak) && peak > 0))
 		return 0;
-	return err_set(e, EX_USAGE, "peak-flops: '%s' is neither a number nor measure",
+	return err_set(e, EX_USAGE, "--peak-flops: '%s' is neither a number nor measure",
 		o->peak_flops);
 }
 
-/* Rejects options that exclude each other. */
+/* Fails if two options exclude each other, or if a value makes no sense with another. */
 static int check_pairs(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
@@ -84,14 +85,14 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--offload params (or all) and --reshard-after-forward no are mutually "
 			"exclusive: one frees parameters after use, the other keeps them"},
 		{o->offload_to && !strcmp(o->offload_to, "host"),
-			"offload-to: 'host' is the memory that a CPU uses already; give a "
+			"--offload-to: 'host' is the memory that a CPU uses already; give a "
 			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
-			"nesterov needs --momentum"},
+			"--nesterov needs --momentum"},
 		{o->watchdog > 0 && o->watchdog < 1,
-			"watchdog: less than a second is too short; give 1 or more, or 0 to turn "
+			"--watchdog: less than a second is too short; give 1 or more, or 0 to turn "
 			"it off"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
@@ -192,10 +193,10 @@ int options_parse_steps(const struct train_opts *o, const char *option, const ch
 	*last = *end == ':' ? strtoll(end + 1, &end, 10) : *first;
 	if (*end || *first < 1 || *last < *first)
 		return err_set(e, EX_USAGE,
-			"%s '%s': give the first step and the last, as in 10:12", option,
-			text);
+			"--%s '%s': give the first step and the last, as in 10:12",
+			option, text);
 	if (*first > o->steps)
-		return err_set(e, EX_USAGE, "%s '%s': the run has only %lld steps",
+		return err_set(e, EX_USAGE, "--%s '%s': the run has only %lld steps",
 			option, text, (long long)o->steps);
 	return 0;
 }

@@ -11,9 +11,8 @@ const struct opt_answer train_answers[] = {
 		"pt-prepare --chat-template makes data for supervised fine-tuning"},
 	{"moe num-experts n-experts n-routed-experts num-local-experts top-k",
 		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
-	{"wandb use-wandb wandb-log wandb-project report-to mlflow comet",
-		"live reports to Weights & Biases",
-		"--tensorboard DIRECTORY writes event files, which wandb sync DIRECTORY uploads"},
+	{"wandb use-wandb wandb-log wandb-project mlflow comet", NULL,
+		"--log-to wandb:DIRECTORY or tensorboard:DIRECTORY writes logs that these import"},
 	{"early-stopping early-stopping-patience patience early-stop",
 		"rules for early stopping",
 		"--ckpt-best keeps the best checkpoint, and pt-compare --follow CONTROL RUN || kill "
@@ -33,9 +32,7 @@ const struct opt_answer train_answers[] = {
 		"quantized models and GGUF",
 		"pt-ckpt convert RUN -o DIRECTORY writes a Hugging Face model, which llama.cpp "
 		"converts"},
-	{"parquet streaming", "Parquet files",
-		"pt-prepare reads text and JSON lines, as pandas writes with to_json(lines=True, "
-		"orient=\"records\")"},
+	{"parquet streaming", NULL, "pt-prepare reads Parquet and Arrow files"},
 	{"epochs n-epochs num-epochs num-train-epochs max-epochs", NULL,
 		"--steps counts optimizer steps: an epoch is training tokens / (batch x context)"},
 	{"gradient-accumulation-steps gradient-accumulation grad-accum grad-accum-steps "

@@ -39,6 +39,7 @@ struct pipe_stage {
 
 /* ---- setup ----------------------------------------------------------------------- */
 
+/* Returns this rank's stage with a global number: stages are dealt to the ranks in turn. */
 static struct pipe_stage *find_stage(const struct pipe *x, int number)
 {
 	return &x->stages[number / x->schedule->ranks];
@@ -156,6 +157,7 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
 }
 
+/* Starts to send the slot's output or gradient to a neighbor stage on another rank, if any. */
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
@@ -167,6 +169,7 @@ static void send_to_stage(
 	comm_start(&o->out[d]);
 }
 
+/* Posts the receive of the slot's input or gradient, if the neighbor stage is on another rank. */
 static void receive_from_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
@@ -197,6 +200,7 @@ static void copy_gradient(
 	x->pass->d->k->copy(x->pass->d, previous->acts.dx, o->acts.dx);
 }
 
+/* Starts a transfer if need be, and blocks until it is complete. Adds the time to x->waited. */
 static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 {
 	if (!r->n)
@@ -229,6 +233,7 @@ static void poll_transfers(void *arg)
 			}
 }
 
+/* Begins a step of n micro-batches: posts receives, and polls transfers in the background. */
 static void begin_transfers(struct pipe *x, int64_t n)
 {
 	x->n = n;
@@ -240,6 +245,7 @@ static void begin_transfers(struct pipe *x, int64_t n)
 		comm_background_begin(poll_transfers, x);
 }
 
+/* Waits for all sends of the step, and ends the polling. */
 static void end_transfers(struct pipe *x)
 {
 	for (int v = 0; v < x->schedule->per_rank; v++)
@@ -310,7 +316,7 @@ static void run_backward(
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* Starts the receive that an action needs, if its slot is free. Called for the next action, too. */
+/* Starts the posted receive of the input or gradient that an action needs. Does not wait. */
 static void start_receive(struct pipe *x, const struct action *a)
 {
 	struct slot *o = find_slot(find_stage(x, a->stage), a->micro);

@@ -37,9 +37,10 @@ struct pipe_input {
  * micro-batches that are in flight at a time from `micro`. */
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	const struct stage *stages, struct mesh *mesh, struct arena *micro);
+/* Frees a pipe. All transfers must be complete. */
 void pipe_close(struct pipe *x);
-/* If a step is one forward and backward, sets live[n_units] to the bytes of `micro` (`all` in all)
- * in use while each unit's backward writes gradients; else returns false. */
+/* Sets live[n_units] to the bytes of `micro` (`all` in all) in use while each unit's backward
+ * writes gradients. Returns false unless a step is one forward and backward. */
 bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
 /* Collective over the mesh. Runs forwards and backwards, in the order of the schedule.
  * Micro-batches from in->n on are empty. */

@@ -78,7 +78,7 @@ static const struct tensor *find_tensor(
 	return NULL;
 }
 
-/* Checks the shape of a tensor in a file. A vocabulary of 0 rows stands for any number. */
+/* Fails if a tensor in a file has another shape. A vocabulary of 0 rows allows any number. */
 static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 	const struct tensor *t, struct err *e)
 {
@@ -116,8 +116,8 @@ int state_check_shapes(const struct ckpt *c, const struct model_config *options,
 	bool is_partial = c->groups.n == 1 && !whole;
 	if (!rc && (c->n_tensors > n || (c->n_tensors < n && !is_partial)))
 		rc = err_set(e, EX_DATAERR,
-			"%s: %lld layers, but %d tensors; the options in the file give %lld",
-			c->path, (long long)options->layers, c->n_tensors, (long long)n);
+			"%s: the file has %d tensors, but its options, of %lld layers, specify %lld",
+			c->path, c->n_tensors, (long long)options->layers, (long long)n);
 	else if (!rc && whole && n_known < n)
 		rc = err_set(e, EX_DATAERR,
 			"%s: the model of the options lacks %lld of the %d tensors; the file "

@@ -226,7 +226,7 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 	t->best_val_loss = info->best_val_loss;
 }
 
-/* Checks that checkpoint and data have one vocabulary, as the embedding's rows need. */
+/* Fails if checkpoint and data have different vocabularies, as the embedding's rows need one. */
 static int check_vocabulary(
 	const struct ckpt *c, const struct dataset *data, struct err *e)
 {
@@ -268,7 +268,8 @@ static bool equal_lists(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Checks --freeze. A checkpoint has neither state nor an anchor of frozen tensors. */
+/* Checks --freeze. A checkpoint has neither state nor an anchor of frozen tensors. Warns if the
+ * list has changed, and fails if local SGD would need their state. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	const char *path, bool anchor, struct err *e)
 {
@@ -380,7 +381,8 @@ static bool loads_group(const struct train_opts *o, const struct store_group *g)
 	       (o->resolved.from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
-/* Sets from[] to the number of each store group in the file; -1: not loaded. */
+/* Sets from[] to the number of each store group in the file; -1: not loaded. Warns of a missing
+ * group, or fails if local SGD needs it. */
 static int choose_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {

@@ -5,19 +5,20 @@
 #include "engine/engine.h"
 #include "engine/inference.h"
 
-/* Collective. */
+/* Collective. Writes a checkpoint of the trainer, and waits. */
 int state_save(struct trainer *t, const char *path, struct err *e);
 /* Both are collective. Save a checkpoint in two parts, one checkpoint at a time. `background`:
  * training may continue in between, and the state at _begin is written; without memory for a copy,
  * _begin writes all. After an error of _begin, do not call _end. */
 int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e);
 int state_save_end(struct trainer *t, struct err *e);
-/* Has this rank written its part? */
+/* Returns true if this rank has written its part of the checkpoint that was begun. */
 bool state_save_done(const struct trainer *t);
 /* Warns on rank 0 that training waits for checkpoints, without memory for a copy. */
 void state_warn_no_copy(const struct trainer *t, int64_t n_bytes);
-/* Bytes of the copy on a rank, for the plan; and of the file. */
+/* Returns the bytes of a rank's copy of a checkpoint, for the plan. */
 int64_t state_copy_bytes(const struct trainer *t);
+/* Returns the bytes of a checkpoint file. */
 int64_t state_file_bytes(const struct trainer *t);
 
 /* Collective. All ranks read the file, or rank 0 broadcasts it. weights_only: for a new run. */
@@ -39,7 +40,7 @@ int state_check_shapes(const struct ckpt *c, const struct model_config *options,
 /* Checks the options in a checkpoint as state_options() does. */
 int state_check(const struct ckpt *c, struct err *e);
 
-/* Does every rank hold all parameters, unsharded? */
+/* Returns true if every rank holds all parameters, unsharded. */
 bool state_is_whole(const struct trainer *t);
 /* Collective. Gathers the model on rank 0; x->store is NULL on the other ranks. */
 void state_gather(struct trainer *t, struct inference *x);

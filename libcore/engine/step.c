@@ -338,6 +338,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 		t->terms);
 }
 
+/* Enqueues the step's work, up to reading its results; also the update, if that may run ahead. */
 static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -386,6 +387,7 @@ static bool capture_graph(struct work *w)
 	return true;
 }
 
+/* Launches the CUDA graph of a step, and adds its traffic to the counters. */
 static void launch_graph(struct trainer *t)
 {
 	device_graph_launch(&t->d);
@@ -485,6 +487,7 @@ void step_global_loss(struct trainer *t, struct step_result *r)
 	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
+/* Returns the outcome of a step: lost (loss not finite), too large, not finite (norm) or good. */
 static enum outcome outcome_of(const struct step_end *end)
 {
 	if (!isfinite(end->loss))

@@ -3,7 +3,7 @@
 
 #include "engine/engine.h"
 
-/* lr.c: the learning rate of a step, counted from 1. */
+/* Returns the learning rate of a step, counted from 1 (lr.c). */
 double lr_at(const struct train_opts *o, int64_t step);
 
 /* Integers summed over the ranks. `cast` is called when a rank's backward is done or enqueued. */
@@ -40,8 +40,10 @@ struct step_data {
 	double waited;		/* seconds */
 	struct fetch *fetch;
 };
+/* Waits for the data of the next step, and starts to fetch the data of the step after it. */
 void step_load(struct trainer *t, struct step_data *d);
 void step_data_free(struct step_data *d);
+/* Collective. Runs an optimizer step on these windows, [sample][context + 1], and sets *r. */
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
 /* Collective. Runs the next step so that GEMMs choose their algorithms, and drops its results. */
@@ -57,23 +59,23 @@ void step_drop_next(struct trainer *t);
 
 /* Parts of a step, for the plan and for nonfinite.c. */
 
-/* Is this the first rank among the ranks with the same samples? */
+/* Returns true on the first of the ranks that have the same samples. */
 bool step_is_first_of_samples(const struct trainer *t);
 /* Returns this rank's micro-batches of a step. */
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
 /* Collective over the mesh. Runs all forwards and backwards, and sums the gradients. */
 void step_gradients(struct trainer *t, const struct pipe_input *in);
 /* Collective. Enqueues the gradients, the sums of loss, norm and votes over all ranks, and the
- * results of the step in t->end. `of`: workers that average their gradients, or NULL. */
-void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
-	const struct step_votes *votes, struct step_result *r);
+ * results of the step in t->end. `peers`: workers that average their gradients, or NULL. */
+void step_enqueue(struct trainer *t, const struct pipe_input *in,
+	const struct peers *peers, const struct step_votes *votes, struct step_result *r);
 /* Updates the parameters. */
 void step_update(struct trainer *t);
 /* Collective over the pipeline, after the step. Sets its times and the bubble. */
 void step_times(struct trainer *t, struct step_result *r);
 
-/* nonfinite.c. Collective. Called if the loss or the norm of a step is not finite: repeats the
- * step, and sets r->why to the place of the first non-finite value. */
+/* Collective. Repeats a step with a loss or norm that is not finite, and sets r->why to the place
+ * of the first non-finite value (nonfinite.c). */
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
@@ -84,10 +86,11 @@ struct eval_sum {
 	int64_t counted;	  /* targets with a weight; must follow `loss` */
 	int64_t windows, stopped; /* stopped is 1 if the evaluation has ended early */
 };
-/* Collective. Ends early if stop(with), called between rounds on every rank, returns true. */
+/* Collective. Sets *sum to the losses of a split's evaluation windows. Ends early if stop(arg),
+ * called between rounds on every rank, returns true. */
 void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *arg), void *arg,
 	struct eval_sum *sum);
-/* Returns the mean loss; NaN without targets that count, or if stopped. */
+/* Returns the mean loss; NaN without targets that count (with a warning), or if stopped. */
 double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split);
-/* Collective. eval_sum() and eval_mean(). */
+/* Collective. Returns the mean loss of a split, by eval_sum() and eval_mean(). */
 double eval_loss(struct trainer *t, enum split split);

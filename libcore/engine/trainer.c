@@ -41,6 +41,7 @@ static bool pipeline_ends_share_rank(const struct trainer *t)
 		(enum schedule_kind)t->o.pp_schedule, ranks, stages - 1);
 }
 
+/* Creates the store of parameters, gradients and optimizer state, in t->memory.run. */
 static void open_store(struct trainer *t, const struct optim_config *optim)
 {
 	const struct train_opts *o = &t->o;
@@ -73,6 +74,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 	t->store = store_new(&c, &t->memory.run);
 }
 
+/* Initializes the forward and backward pass from the options. */
 static void open_pass(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -176,6 +178,7 @@ static void release_activations(struct trainer *t)
 	device_arena_release(&t->d, m->shared ? &m->both : &m->micro);
 }
 
+/* Allocates memory and builds the trainer in it; initializes parameters without a checkpoint. */
 static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct device *d = &t->d;

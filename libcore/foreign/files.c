@@ -7,6 +7,7 @@
 #include "foreign/huggingface.h"
 #include "engine/state.h"
 
+/* Opens a file of a foreign format as a checkpoint *c, which owns the view. */
 static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
 	const char *path, const struct open_options *how, struct err *e)
 {

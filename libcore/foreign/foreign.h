@@ -67,6 +67,7 @@ struct convert_kind {
 struct convert_kind convert_detect(const char *path);
 /* Returns the format of an output: the chosen one (index in convert_names), or by the path if 0. */
 const struct convert_format *convert_output_format(int choice, const char *path);
+/* Opens a file of any format as a view, for ckpt_view_close(). */
 int convert_open(struct ckpt_view *v, const char *path, const struct open_options *how,
 	struct err *e);
 /* Opens a file of a known format. */
@@ -96,7 +97,8 @@ int convert_config_options(const char *path, struct str *out, struct err *e);
  * checkpoint on standard input. */
 int convert_open_ckpt(
 	struct ckpt **c, const char *path, const struct open_options *how, struct err *e);
-/* Opens the initial model of a run, in any format, with the tokenizer next to it. */
+/* Opens the initial model of a run, in any format, with the tokenizer next to it. Warns once if
+ * that tokenizer cannot be used. */
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 /* Opens a model to sample from: a checkpoint, or a directory of another format with a model and its
  * tokenizer, equivalent to the output of pt-ckpt convert --vocabulary. */

@@ -21,6 +21,7 @@ struct number_file {
 	int64_t n; /* elements written so far */
 };
 
+/* Creates the temporary file, and starts the hash. */
 int number_file_open(
 	struct number_file *f, const char *path, enum dtype dtype, struct err *e);
 /* Appends bytes. */

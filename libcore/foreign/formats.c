@@ -128,7 +128,8 @@ static int check_tokens(
 		return -1;
 	return v->tokenizer || !c.vocab || c.vocab == t->vocab.n
 		       ? 0
-		       : err_set(e, EX_USAGE, "%lld tokens, but %s has %lld",
+		       : err_set(e, EX_USAGE,
+				 "has %lld tokens, but the vocabulary of %s has %lld",
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 
@@ -246,6 +247,7 @@ static void close_pt(struct ckpt_view *v)
 	ckpt_close(v->with);
 }
 
+/* Opens a checkpoint of pt as a view, which closes it. Fails if its state is invalid. */
 static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {

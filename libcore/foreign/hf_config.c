@@ -43,7 +43,7 @@ static int get_int(const struct hf_reader *r, const char *key, int64_t fallback,
 	return *out >= 1 && *out <= max ? 0 : reject(r, key, "is out of range");
 }
 
-/* Like get_int(), but 0 is valid. */
+/* Sets *out to an integer from 0 to max, or to `fallback` if the key is missing (-1: fails). */
 static int get_count(const struct hf_reader *r, const char *key, int64_t fallback,
 	int64_t max, int64_t *out)
 {
@@ -54,6 +54,7 @@ static int get_count(const struct hf_reader *r, const char *key, int64_t fallbac
 	return get_int(r, key, fallback, max, out);
 }
 
+/* Sets *out to a positive number of a JSON object; `fallback` if the key is missing or null. */
 static int get_real(const struct hf_reader *r, json_t *from, const char *key,
 	double fallback, double *out)
 {
@@ -150,6 +151,7 @@ static int read_rotary(const struct hf_reader *r, const struct hf_class *class,
 		       : reject(r, "partial_rotary_factor", "is out of range");
 }
 
+/* Reads the config.json of GPT-2 into *h. Fails for features that pt does not support. */
 static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
@@ -299,6 +301,7 @@ static int get_factor(const struct hf_reader *r, const char *key, double *out)
 	return 0;
 }
 
+/* Reads Granite's scale factors. pt multiplies logits by the inverse of logits_scaling. */
 static int read_granite(const struct hf_reader *r, struct model_config *c)
 {
 	if (get_factor(r, "embedding_multiplier", &c->embedding_scale) ||
@@ -319,6 +322,7 @@ static int get_cap(
 	return x && !json_is_null(x) ? get_real(r, r->root, key, NAN, out) : 0;
 }
 
+/* Reads Gemma's attention scale and caps, with the class's defaults of the caps. */
 static int read_gemma(const struct hf_reader *r, struct model_config *c, double score_cap,
 	double logit_cap)
 {
@@ -640,7 +644,8 @@ static int read_llama(
 	return 0;
 }
 
-/* Reads nanotron's model_config.json: Llama's keys and some more. nanotron ignores rope_scaling. */
+/* Reads nanotron's model_config.json: Llama's keys and some more. nanotron ignores rope_scaling.
+ * Warns if the model was trained with a z-loss. */
 static int read_nanotron(const struct hf_reader *r, struct hf_config *h)
 {
 	static const char *const unsupported[] = {"moe_config", "no_rope_layer",

@@ -6,6 +6,7 @@
 static const char *const dtype_names[] = {
 	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
 
+/* Returns Hugging Face's name of the model's activation function; NULL: it has none. */
 static const char *activation_name(const struct model *m)
 {
 	static const char *const names[] = {
@@ -15,6 +16,7 @@ static const char *activation_name(const struct model *m)
 	return names[m->act];
 }
 
+/* Returns the config.json of GPT2LMHeadModel; a new reference. */
 static json_t *make_gpt2_config(const struct model *m)
 {
 	const struct model_config *c = &m->c;
@@ -27,6 +29,7 @@ static json_t *make_gpt2_config(const struct model *m)
 		c->dropout, "embd_pdrop", c->dropout, "resid_pdrop", c->dropout);
 }
 
+/* Returns the rope_scaling object of config.json, or null; a new reference. */
 static json_t *make_rope_scaling(const struct model_config *c)
 {
 	if (c->rope_scaling == ROPE_PLAIN)
@@ -65,6 +68,7 @@ static const struct hf_class *choose_class(const struct model *m)
 							 : HF_LLAMA];
 }
 
+/* Adds the keys of sliding windows that the class has, and layer_types if layers differ. */
 static void add_windows(json_t *o, const struct model *m, const struct hf_class *class)
 {
 	const struct model_config *c = &m->c;
@@ -130,6 +134,7 @@ static void add_experts(json_t *o, const struct model *m, const struct hf_class 
 			json_integer(c->shared_expert_dim));
 }
 
+/* Returns the config.json of the class that fits the Llama-like model; a new reference. */
 static json_t *make_llama_config(const struct model *m)
 {
 	const struct model_config *c = &m->c;
@@ -159,6 +164,7 @@ static json_t *make_llama_config(const struct model *m)
 	return o;
 }
 
+/* Fails if the model has a feature that GPT2LMHeadModel lacks. */
 static int check_gpt2(const struct model *m, struct err *e)
 {
 	const char *why = m->act == ACT_SWIGLU	? "SwiGLU"
@@ -276,7 +282,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	if (multiple > MAX_MULTIPLE) /* it could not be read again */
 		return err_set(e, EX_DATAERR,
 			"the vocabulary is padded to a multiple of %lld, but " HF_MULTIPLE_KEY
-			" must be at most %d; --padding writes all rows",
+			" must be at most %d; give --padding to write the padding, too",
 			(long long)multiple, MAX_MULTIPLE);
 	if (!path)
 		return 0;

@@ -109,7 +109,7 @@ static json_t *load_file(const struct str *origin, const char *name)
 	return parse_json(json_object_get(all, name));
 }
 
-/* Appends a token or a list of tokens. Returns their number. */
+/* Sets *ids, for free(), to a token or a list of tokens. Returns their number. */
 static int64_t append_tokens(const json_t *end, uint32_t **ids)
 {
 	int64_t n = 0;
@@ -186,8 +186,8 @@ static bool has_token_keys(const json_t *config)
 	       json_object_get(config, token_keys[2]);
 }
 
-/* If the origin has no special tokens, eos_token_id is the vocabulary's end of text, and the other
- * keys are null, so that readers do not use the class's defaults. */
+/* Sets eos_token_id to the vocabulary's end of text if the origin has no special tokens, and the
+ * other keys to null, so that readers do not use the class's defaults. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t)
 {

@@ -44,6 +44,7 @@ static int transpose_part(const struct saving *s, int tensor, float *out, int64_
 	return 0;
 }
 
+/* Writes a tensor transposed, from all its parts. Holds it in memory whole. */
 static int write_transposed(const struct saving *s, const struct foreign *f,
 	struct number_file *w, struct err *e)
 {
@@ -124,6 +125,7 @@ static int count_shards(const struct saving *s)
 	return n;
 }
 
+/* Writes model.safetensors.index.json, and appends its path to s->written. */
 static int save_index(const struct saving *s, json_t *map, int64_t total, struct err *e)
 {
 	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
@@ -135,6 +137,7 @@ static int save_index(const struct saving *s, json_t *map, int64_t total, struct
 	return rc;
 }
 
+/* Writes n_files safetensors files, then the index that names the file of each tensor. */
 static int save_shards(const struct saving *s, int n_files, struct err *e)
 {
 	json_auto_t *map = json_object();
@@ -181,6 +184,7 @@ static void remove_files(const struct saving *s, bool existed)
 		rmdir(s->directory);
 }
 
+/* Replaces a text file of the directory, and appends its path to s->written. */
 static int save_text(
 	const struct saving *s, const char *name, const struct str *text, struct err *e)
 {

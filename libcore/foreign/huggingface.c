@@ -61,6 +61,7 @@ static void close_hf(struct ckpt_view *v)
 	free(h);
 }
 
+/* Reads a whole foreign tensor into h->whole, unless it is there already. */
 static int cache_tensor(struct hf *h, int index, struct err *e)
 {
 	const struct foreign *f = &h->list[index];
@@ -119,6 +120,7 @@ static int read_stack(
 	return rc;
 }
 
+/* Reads rows of one of our tensors from the foreign tensor: transposed, rotated or as they are. */
 static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -139,6 +141,7 @@ static int read_hf(
 	return n ? torch_read(&h->files, h->items[index], first, n, out, e) : 0;
 }
 
+/* Appends the name, in the file, of one of our tensors, and its range of rows. */
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct hf *h = v->with;
@@ -151,7 +154,7 @@ static void append_file_name(const struct ckpt_view *v, int tensor, struct str *
 			v->tensors[tensor].dims[0], h->list[index].transposed, out);
 }
 
-/* Finds a tensor by name, or by the name without the outer module, as in a bare model. */
+/* Returns a tensor by name, or by the name without the outer module; NULL: it is missing. */
 static const struct torch_item *find_item(const struct hf *h, const char *name)
 {
 	const struct torch_item *t = torch_find(&h->files, name);
@@ -190,6 +193,7 @@ static int check_type(const struct hf *h, const struct torch_item *t, struct err
 		t->name, type);
 }
 
+/* Sets the item of each foreign tensor. Fails if one is missing or has the wrong shape or type. */
 static int find_items(struct hf *h, struct err *e)
 {
 	h->items = xcalloc((size_t)h->n, sizeof(*h->items));
@@ -327,6 +331,7 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 	return 0;
 }
 
+/* Opens a Hugging Face model as a view. `probed`: the path of its tensors after `path`. */
 static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {

@@ -107,6 +107,7 @@ static int locate_tensors(struct llmc *x, const char *path, struct err *e)
 	return 0;
 }
 
+/* Reads header[LLMC_WORDS], sets the layout and type, and verifies the checksum that pt writes. */
 static int read_header(struct llmc *x, int32_t *header, const char *path, struct err *e)
 {
 	if (file_read_at(x->fd, path, header, LLMC_HEADER_BYTES, 0, e))
@@ -144,6 +145,7 @@ static int load_model(struct llmc *x, const char *path, struct err *e)
 	return locate_tensors(x, path, e);
 }
 
+/* Opens a model file of llm.c as a view. */
 static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {
@@ -175,6 +177,7 @@ static int write_rotated(struct number_file *w, const struct ckpt_view *v,
 	return rc;
 }
 
+/* Appends all tensors in llm.c's order, with its rotation and padding of the vocabulary. */
 static int write_tensors(struct number_file *w, const struct ckpt_view *v,
 	const struct model *m, struct err *e)
 {
@@ -194,6 +197,7 @@ static int write_tensors(struct number_file *w, const struct ckpt_view *v,
 	return rc;
 }
 
+/* Writes the header and all tensors, then the file's hash into the header. */
 static int write_model(struct number_file *w, const struct ckpt_view *v,
 	const struct model *m, struct err *e)
 {
@@ -224,6 +228,7 @@ static int check_model(
 		       : 0;
 }
 
+/* Writes a model file of llm.c, which appears under its name only when it is complete. */
 static int save_llmc(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {

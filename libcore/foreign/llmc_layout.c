@@ -48,6 +48,7 @@ static const struct llmc_kind llama_kinds[] = {
 	{0},
 };
 
+/* Fails if one of the words first to last of the header is not in 1 to 2^24. */
 static int check_words(
 	const int32_t *h, int first, int last, const char *path, struct err *e)
 {
@@ -85,6 +86,7 @@ static int set_vocabulary(struct model_config *c, int64_t vocab, int64_t rows,
 	return 0;
 }
 
+/* Sets *c from the header of a GPT-2 file, and *rows to the rows of its embedding. */
 static int read_gpt2(const int32_t *h, int64_t n_parameters, struct model_config *c,
 	int64_t *rows, const char *path, struct err *e)
 {
@@ -120,6 +122,8 @@ static void set_llama3_rope(struct model_config *c)
 	c->rope_original = 8192;
 }
 
+/* Sets *c from the header of a Llama file, and *rows to the rows of its embedding. Derives ffn_dim
+ * from the number of parameters. */
 static int read_llama(const int32_t *h, int64_t n_parameters, struct model_config *c,
 	int64_t *rows, const char *path, struct err *e)
 {
@@ -178,6 +182,7 @@ static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 	return 0;
 }
 
+/* Returns true if llm.c can express the rotary positions: integer theta, plain or Llama 3.1. */
 static bool has_llama_rope(const struct model_config *c)
 {
 	struct model_config llama3;
@@ -264,6 +269,7 @@ int64_t llmc_row_from_file(int64_t row, int64_t head_dim)
 	return row - at + at / 2 + (at % 2 ? half : 0);
 }
 
+/* Returns the index of a tensor of a layer (-1: not in a layer), which must exist. */
 static int find_tensor(const struct model *m, const char *name, int64_t layer)
 {
 	char path[64];

@@ -14,6 +14,7 @@ static struct ckpt_tensor describe_tensor(const struct tensor *t)
 	return out;
 }
 
+/* Fails if a tensor of the model is missing from the view or differs in shape. */
 static int check_tensor(const struct ckpt_view *v, const struct tensor *t, struct err *e)
 {
 	int k = ckpt_view_find(v, t->name);
@@ -34,7 +35,7 @@ static int check_layers(
 	return c->layers <= v->n_tensors
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "the options specify %lld layers, but there are only %d tensors",
+				 "the options of the model specify %lld layers, but the file has only %d tensors",
 				 (long long)c->layers, v->n_tensors);
 }
 
@@ -70,6 +71,7 @@ static void append_real(struct str *out, const char *key, double x)
 	str_printf(out, "%s = %s\n", key, text_double(text, x));
 }
 
+/* Appends the scale options that are set as lines of a configuration. */
 static void append_scales(const struct model_config *c, struct str *out)
 {
 	const struct {

@@ -22,6 +22,7 @@ int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype)
 	return count_elements(t) * dtype_bytes(dtype);
 }
 
+/* Returns the header entry of a tensor at *offset, a new reference. Advances *offset past it. */
 static json_t *make_header_entry(
 	const struct st_source *t, enum dtype dtype, int64_t *offset)
 {

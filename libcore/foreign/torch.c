@@ -102,6 +102,7 @@ static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t
 	return 0;
 }
 
+/* Reads rows of one of our tensors from its source in the file; zeros if that is missing. */
 static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -131,6 +132,7 @@ void append_item_range(const struct torch_item *t, int64_t first, int64_t n, boo
 			(long long)(first + n));
 }
 
+/* Appends a tensor's name in the file, and its range of rows if it is one range. */
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
@@ -167,7 +169,8 @@ static int64_t list_used_items(const struct torch_view *x, const struct torch_it
 	return n;
 }
 
-/* Fails if a separately saved output layer differs from the embedding that it is tied to. */
+/* Sets x->tied to an output layer that is saved separately from the embedding that it is tied to.
+ * Fails if they differ, unless the caller accepts that. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
 	const struct torch_item *table = x->names.table;
@@ -187,7 +190,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 		   : 0;
 }
 
-/* Compares a copy with the original `first` (NULL: does nothing), and calls report(). */
+/* Compares a copy with the original `first` (NULL: nothing), sets *c, and calls report(). */
 static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	struct ckpt_copy *c, const struct torch_item *copy, ckpt_report_copy *report,
 	void *arg, struct err *e)
@@ -210,6 +213,7 @@ static int compare_copy(struct torch_view *x, const struct torch_item *first,
 	return 0;
 }
 
+/* Compares each copy with its original, and the output layer with a tied embedding. */
 static int compare_copies(
 	const struct ckpt_view *v, ckpt_report_copy *report, void *arg, struct err *e)
 {
@@ -275,7 +279,7 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	return 0;
 }
 
-/* Reads AdamW's step. pt-train has one for all parameters. */
+/* Reads AdamW's step. pt-train has one for all parameters: warns if the file has several. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
 	scoped_str name = {0};
@@ -406,7 +410,8 @@ static int check_moments(
 	return 0;
 }
 
-/* Checks that all tensors are used; adds moments and optimizer settings if the file has them. */
+/* Adds moments and optimizer settings to the view if the file has them. Fails if tensors are
+ * unused. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
@@ -446,7 +451,8 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 
 /* ---- the format ---------------------------------------------------------------------------- */
 
-/* Opens a model, with the moments of its optimizer if the file has them. */
+/* Opens a checkpoint as a view, with the moments of the optimizer if the file has them. Marks the
+ * tensors that --freeze names as frozen. */
 static int load_model(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
@@ -504,7 +510,7 @@ static int check_gradient_values(const struct torch_view *x, struct err *e)
 	return 0;
 }
 
-/* Opens gradients of the model how->gradients_of. */
+/* Opens a file of gradients as a view with the tensors of how->gradients_of. Sets how->found. */
 static int load_gradients(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
 {
@@ -542,6 +548,7 @@ static const void *probe_torch(const char *path)
 	return find_container(path);
 }
 
+/* Opens a PyTorch checkpoint as a view. `probed`: its container. */
 static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	const struct open_options *how, struct err *e)
 {
@@ -567,6 +574,7 @@ static bool is_torch_name(const char *path)
 	return false;
 }
 
+/* Fails: PyTorch checkpoints cannot be written. */
 static int save_torch(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {

@@ -52,6 +52,7 @@ struct specified {
 	bool has_heads, has_context, has_tie;
 };
 
+/* Notes which settings the user specified, so that they are not derived from the tensors. */
 static int mark_specified(void *arg, const char *key, const char *value, struct err *e)
 {
 	struct specified *s = arg;
@@ -210,13 +211,14 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 			c->kv_heads != c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads of width %lld and %lld key and value heads do not "
-			"match the %lld rows of the keys",
+			"match the %lld rows of the weight of the keys",
 			path, (long long)c->heads, (long long)width,
 			(long long)c->kv_heads, (long long)keys);
 	c->kv_heads = keys / width;
 	return 0;
 }
 
+/* Fails if the sizes derived from the tensors do not form a valid model. */
 static int check_sizes(const struct model_config *c, const char *path, struct err *e)
 {
 	if (!c->layers || !c->ffn_dim)
@@ -249,8 +251,8 @@ int torch_config_read(struct model_config *c, bool *pairs, struct torch_file *f,
 		rc = read_arguments(c, f, x, &has_context, e);
 	if (!rc && (!c->heads || (!has_context && !shape.context)))
 		rc = err_set(e, EX_USAGE,
-			"%s: the tensors do not determine %s%s; specify --model-config FILE, "
-			"Hugging Face's config.json or pt-train options",
+			"%s: the tensors do not determine %s%s; give --model-config FILE (Hugging "
+			"Face's config.json, or a file of pt-train options)",
 			path ? path : f->path,
 			c->heads ? "" : "the number of heads (heads)",
 			has_context || shape.context ? ""

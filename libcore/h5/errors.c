@@ -24,6 +24,7 @@ static int parse_errno(const H5E_error2_t *error)
 	return why == EINVAL ? 0 : why; /* EINVAL: an invalid offset in a damaged file */
 }
 
+/* Records lack of memory, and the errno in an entry of HDF5's error stack, for the current file. */
 static herr_t record_error(unsigned n, const H5E_error2_t *error, void *context)
 {
 	(void)n, (void)context;
@@ -38,6 +39,7 @@ static herr_t record_error(unsigned n, const H5E_error2_t *error, void *context)
 	return 0;
 }
 
+/* Records the errors on HDF5's stack. HDF5 calls this at each failure. */
 static herr_t record_errors(hid_t stack, void *context)
 {
 	recorded.no_memory |=

@@ -65,6 +65,7 @@ static int write_attribute(struct h5 *f, hid_t object, const char *path,
 	return rc ? -1 : 0;
 }
 
+/* Reads a string attribute of fixed length into *out, for free(). Returns -1 if it is not one. */
 static int read_text(hid_t id, hid_t type, char **out)
 {
 	size_t n = H5Tget_size(type);
@@ -234,20 +235,20 @@ int h5_check_format(
 		{"version", H5_I64, offsetof(struct format, version)},
 		{0},
 	};
-	struct format have = {0};
-	if (h5_fields_read(f, "/", table, &have, e)) {
-		free(have.format);
+	struct format stored = {0};
+	if (h5_fields_read(f, "/", table, &stored, e)) {
+		free(stored.format);
 		return h5_error(f, e, EX_DATAERR, "not a %s file", format);
 	}
 	int rc = 0;
-	if (strcmp(have.format, format))
+	if (strcmp(stored.format, format))
 		rc = h5_error(f, e, EX_DATAERR, "a %.40s file instead of a %s file",
-			have.format, format);
-	else if (have.version < 1 || have.version > newest_version)
+			stored.format, format);
+	else if (stored.version < 1 || stored.version > newest_version)
 		rc = h5_error(f, e, EX_DATAERR,
 			"version %lld of the %s format is not supported; "
 			"this program reads 1 to %lld",
-			(long long)have.version, format, (long long)newest_version);
-	free(have.format);
+			(long long)stored.version, format, (long long)newest_version);
+	free(stored.format);
 	return rc;
 }

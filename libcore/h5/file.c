@@ -202,6 +202,7 @@ static int open_existing(
 	return 0;
 }
 
+/* Creates an HDF5 file, or empties it if it exists. Sets *f to its handle. */
 static int create_file(struct h5 **f, const char *path, const char *name, struct err *e)
 {
 	hid_t fapl = make_access_list();

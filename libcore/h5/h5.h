@@ -65,6 +65,7 @@ struct h5_field {
  * creates a missing group. */
 int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table,
 	const void *values, struct err *e);
+/* Reads the attributes of a group or dataset into `values`. Fails if one is missing. */
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	void *values, struct err *e);
 /* Appends `name = value` of an attribute in a struct, or nothing for a NULL text; NaN is `none`. */
@@ -101,6 +102,7 @@ int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64
 int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t max,
 	void **data, int64_t *n_read, struct err *e);
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e);
+/* Appends the text of a dataset to *out. */
 int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e);
 
 /* ---- blocks.c: large datasets, written and read without HDF5 --------------------- */
@@ -125,6 +127,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	const int64_t *dims, struct h5_blocks *b, struct err *e);
 /* Writes the checksums b->xxh3. */
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e);
+/* Opens a dataset for h5_blocks_release(): reads its shape, offset and checksums. */
 int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct err *e);
 void h5_blocks_release(struct h5_blocks *b);
 /* Returns the size of a block; the last one may be shorter. */

@@ -28,9 +28,9 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
  * is right. Returns 0, or -1 with *e set. */
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e);
+typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 /* Checks the seal, and calls `visit` with each object, once the file is known to be large enough
  * for the object's contents. */
-typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
 /* Returns true if the file at the path is still the file of *st, unchanged. */
 bool h5_is_unchanged(const char *path, const struct stat *st);
@@ -61,6 +61,7 @@ hid_t h5_properties(hid_t class);
  * matter, and a replaced value is subtracted. `data`: as on disk; NULL: with block checksums. */
 uint64_t h5_attribute_sum(
 	const char *path, const char *name, hid_t type, const void *data);
+/* Returns the checksum of a dataset: of its path, type, shape and, unless NULL, its data. */
 uint64_t h5_dataset_sum(
 	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data);
 /* Reads an attribute as it is on disk; the caller frees *data. */
@@ -81,6 +82,7 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e);
 /* Write and read the fields of an open object; `path` is for messages. */
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, const void *values, struct err *e);
+/* Reads the attributes of an open object into the struct `values`; `path` is for messages. */
 int h5_object_read(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, void *values, struct err *e);
 /* Sets *info to the type, shape and offset of an open dataset. */

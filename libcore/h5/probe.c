@@ -25,6 +25,7 @@ enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
+/* Reads an attribute in the child process, only to make HDF5 parse it. Ignores errors. */
 static void read_and_discard_attribute(
 	struct h5 *f, hid_t object, const char *path, const char *name, hid_t type)
 {
@@ -41,6 +42,7 @@ static void read_and_discard_attribute(
 		free(value.text);
 }
 
+/* Reads all attributes in the child process, only to make HDF5 parse them. Ignores errors. */
 static void read_and_discard_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
@@ -58,6 +60,7 @@ static void read_and_discard_attributes(struct h5 *f, hid_t object, const char *
 	}
 }
 
+/* Reads a small dataset in the child process, only to make HDF5 parse it. Ignores errors. */
 static void try_dataset(struct h5 *f, hid_t dataset, const char *path)
 {
 	struct h5_info info;
@@ -204,6 +207,7 @@ static bool is_same_file(const struct file_id *x, const struct file_id *y)
 	return !memcmp(x, y, sizeof(*x)); /* it has no padding */
 }
 
+/* Returns true if this version of the file was checked before, and sets *sealed to the result. */
 static bool was_checked(const struct stat *st, bool *sealed)
 {
 	struct file_id x = make_file_id(st);
@@ -216,6 +220,7 @@ static bool was_checked(const struct stat *st, bool *sealed)
 	return false;
 }
 
+/* Records the result of a check, unless the file is too new for its times to show a change. */
 static void record_checked_file(const struct stat *st, bool sealed, double now)
 {
 	if ((double)max64(st->st_mtime, st->st_ctime) + 2 >= now)
@@ -251,7 +256,8 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 			"signal %d (9: too little memory? 14: no answer from the file system?)",
 			name, sig);
 	if (sig == SIGXCPU)
-		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
+		return err_set(e, EX_DATAERR,
+			"%s: the file is damaged: HDF5 %s loops on it", name,
 			h5_version());
 	/* (libraries may crash if they get no memory) */
 	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -261,8 +267,8 @@ static int report_harm(const char *name, bool ended, int status, struct err *e)
 			name, strerror(ENOMEM));
 	if (code == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
-			"%s: damaged: HDF5 %s allocates too much memory for it", name,
-			h5_version());
+			"%s: the file is damaged: HDF5 %s allocates too much memory for it",
+			name, h5_version());
 	return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s crashes on it (%s %d)", name,
 		h5_version(), sig ? "signal" : "code", sig ? sig : code);
 }

@@ -194,6 +194,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	return rc;
 }
 
+/* Visits all objects of a group, and of groups in it, in the order of their names. */
 static int walk_group(struct walk *w, const char *path, int depth)
 {
 	scoped_strs names = {0};
@@ -238,18 +239,18 @@ static int compute_seal(struct h5 *f, int64_t budget, h5_visit_fn *visit,
 /* Writes the seal. If a part of the new file cannot be read, it was not written: EX_IOERR. */
 static int write_seal(struct h5 *f, uint64_t *seal, struct err *e)
 {
-	struct sealed have;
-	if (compute_seal(f, INT64_MAX, NULL, &have, e)) {
+	struct sealed computed;
+	if (compute_seal(f, INT64_MAX, NULL, &computed, e)) {
 		e->code = EX_IOERR;
 		return -1;
 	}
-	if (f->whole && have.found != f->written)
+	if (f->whole && computed.found != f->written)
 		return h5_error(f, e, EX_IOERR,
 			"the file differs from the values written to it: the disk or "
 			"another program has changed it");
-	*seal = have.seal;
+	*seal = computed.seal;
 	int rc = h5_fields_write(f, "/", seal_fields, seal, e);
-	f->written = have.found; /* without the seal */
+	f->written = computed.found; /* without the seal */
 	return rc;
 }
 
@@ -259,7 +260,7 @@ static int check_finished(
 {
 	struct stat st;
 	struct h5 *f;
-	struct sealed have;
+	struct sealed computed;
 	uint64_t stored;
 	if (stat(file, &st))
 		return err_errno(e, name);
@@ -271,10 +272,10 @@ static int check_finished(
 		return -1;
 	}
 	int rc = h5_fields_read(f, "/", seal_fields, &stored, e) ||
-		 compute_seal(f, st.st_size, NULL, &have, e);
+		 compute_seal(f, st.st_size, NULL, &computed, e);
 	if (rc)
 		e->code = EX_IOERR;
-	else if (stored != seal || have.seal != seal)
+	else if (stored != seal || computed.seal != seal)
 		rc = h5_error(f, e, EX_IOERR,
 			"the file differs from the values written to it, and is "
 			"discarded");
@@ -292,13 +293,13 @@ int h5_finish(struct h5 *f, int rc, struct err *e)
 
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 {
-	uint64_t want;
-	struct sealed have;
+	uint64_t stored;
+	struct sealed computed;
 	int64_t budget = f->size_bytes ? f->size_bytes : INT64_MAX;
-	if (h5_fields_read(f, "/", seal_fields, &want, e) ||
-		compute_seal(f, budget, visit, &have, e))
+	if (h5_fields_read(f, "/", seal_fields, &stored, e) ||
+		compute_seal(f, budget, visit, &computed, e))
 		return -1;
-	if (have.seal != want)
+	if (computed.seal != stored)
 		return h5_error(f, e, EX_DATAERR,
 			"the checksum of the metadata does not match: the file is "
 			"damaged");

@@ -8,6 +8,7 @@ enum { Q, K, V }; /* column-parallel tensors */
  * attention kernels, gradients of normalized queries and keys. Activations: block.h. */
 enum { DQ, DK, DV, DOUT, DELTA, DQN, DKN };
 
+/* Adds the tensors of a layer's attention to the model, and points *t at them (NULL: absent). */
 static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, q = model_q_width(m);
@@ -71,6 +72,7 @@ static struct mat key_grad(const struct sublayer_grads *g)
 	return g->m[DKN].rows ? g->m[DKN] : g->m[DK];
 }
 
+/* Returns the shape of attention of a query chunk with the key chunk k_chunk, for one slice. */
 static struct attn attn_shape(const struct pass *p, struct loc loc, int k_chunk)
 {
 	int64_t len;
@@ -167,6 +169,7 @@ static void compute_qk_norm_leaves(
 	}
 }
 
+/* Computes Q, K and V of a slice from the gathered input; normalizes and rotates Q and K. */
 static void qkv_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	struct slice_gather *h)
 {
@@ -279,6 +282,8 @@ static void observe_columns(
 	arena_reset(scratch, mark);
 }
 
+/* Undoes the rotation and norm of the gradients of Q and K in place, and pushes the input's
+ * gradient of the three matmuls to `sum`. The weights' gradients are computed elsewhere. */
 static void qkv_backward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	struct slice_sum *sum)
 {

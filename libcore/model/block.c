@@ -2,6 +2,7 @@
  * the sum over slices, dropout and the residual are common to all sublayers; see block.h. */
 #include "model/block.h"
 
+/* Returns sublayer i of a layer with its tensors, activations and gradients (NULL if b or g is). */
 static struct sublayer_run sublayer_run(const struct pass *p, int64_t layer, int i,
 	struct block_acts *b, struct block_grads *g)
 {
@@ -32,6 +33,7 @@ int in_linears(const struct pass *p, const struct sublayer_run *sub, struct loc 
 	return n;
 }
 
+/* Returns the arguments of the norm of a sublayer's input, for chunk c. */
 static struct stream_norm sublayer_norm(
 	const struct pass *p, const struct sublayer_run *sub, int c)
 {
@@ -94,7 +96,7 @@ static void alloc_act(const struct allocation *o, enum recompute until, struct m
 		*to = alloc_shape(o->arena, shape);
 }
 
-/* Allocates the activations of a block's sublayer, attention or (i = FFN) f. */
+/* Allocates the activations of a block's sublayer f (number i) that `o` includes. */
 static void alloc_acts(const struct pass *p, const struct allocation *o,
 	const struct sublayer *f, int i, struct sublayer_acts *a)
 {

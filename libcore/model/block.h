@@ -38,6 +38,7 @@ struct tensor_row {
 	int64_t experts, blocks; /* see struct tensor */
 };
 
+/* Adds the present rows to the tensor table; a model's first call only counts them. */
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n);
 
 /* ---- block.c: sublayers --------------------------------------------------------------- */
@@ -143,9 +144,11 @@ void block_forward(
 /* Runs a block's backward. dx: gradient of the block's output, replaced by the input's gradient. */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
 	struct grad_copy *copy);
-/* Run a block's backward in two parts: gradient of the input, then gradients of the weights. */
+/* Replaces dx, the gradient of a block's output, by the gradient of its input; keeps what
+ * block_backward_w() needs in g. */
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx);
+/* Computes the gradients of a block's weights, after block_backward_x(). */
 void block_backward_w(
 	struct pass *p, int64_t layer, struct block_acts *b, struct block_grads *g);
 

@@ -30,9 +30,9 @@ int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *
 		if ((!is_cp && strncmp(item, "tp=", 3)) || parse_int(item + 3, &n) ||
 			n < 1 || n > 1024)
 			rc = err_set(
-				e, EX_USAGE, "virtual: '%s' is not tp=N or cp=N", item);
+				e, EX_USAGE, "--virtual: '%s' is not tp=N or cp=N", item);
 		else if (named[is_cp])
-			rc = err_set(e, EX_USAGE, "virtual: %.2s is given twice", item);
+			rc = err_set(e, EX_USAGE, "--virtual: %.2s is given twice", item);
 		else
 			*(is_cp ? cp : tp) = n;
 		named[is_cp] = true;
@@ -41,6 +41,7 @@ int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *
 	return rc;
 }
 
+/* Fails with "what (n) is not divisible by by_what (by)" unless it is. */
 static int check_divisible(
 	int64_t n, int64_t by, const char *what, const char *by_what, struct err *e)
 {
@@ -64,7 +65,7 @@ static int check_size(const struct model *m, struct err *e)
 	return err_set(e, EX_USAGE, "the model is too large: %.3g parameters", n);
 }
 
-/* Checks that each slice has whole key/value heads, or several slices share one. */
+/* Fails unless each slice has whole key/value heads, or several slices share one. */
 static int check_kv_heads(const struct model *m, struct err *e)
 {
 	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)
@@ -172,6 +173,7 @@ const struct sublayer *model_sublayer(const struct model *m, int64_t layer, int 
 	return experts ? &ffn_experts : m->arch->sublayer[i];
 }
 
+/* Fails if sizes of the model do not fit each other or the parallel layout. */
 static int check_shapes(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -190,7 +192,8 @@ static int check_shapes(struct model *m, struct err *e)
 			"channels",
 			(long long)m->head_dim);
 	if (c->nope_every && !m->arch->rope)
-		return err_set(e, EX_USAGE, "nope-every: arch %s has no rotary positions",
+		return err_set(e, EX_USAGE,
+			"--nope-every: arch %s has no rotary positions",
 			arch_names[c->arch]);
 	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
 		return err_set(e, EX_USAGE,
@@ -560,6 +563,7 @@ double model_layer_work(const struct model *m, int64_t layer)
 	return work;
 }
 
+/* Appends a row: name, shape, number of elements and "no decay". */
 static void print_tensor(
 	const struct tensor *t, const char *name, const char *indent, struct str *out)
 {

@@ -45,6 +45,7 @@ void embed_forward(struct pass *p, struct mat x)
 	}
 }
 
+/* Computes the token table's leaves from the gathered gradient d, and starts to reduce them. */
 static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 {
 	const struct tensor *table = p->m->tokens;
@@ -57,6 +58,7 @@ static void token_table_backward(struct pass *p, struct loc loc, struct mat d)
 	}
 }
 
+/* Computes the leaves of the position table from this rank's rows of dx, unless it is frozen. */
 static void positions_backward(struct pass *p, struct loc loc, struct mat dx)
 {
 	const struct tensor *positions = p->m->positions;

@@ -14,6 +14,7 @@ static bool is_gated(const struct model *m)
 	return act_is_gated(m->act);
 }
 
+/* Adds the tensors of a layer's FFN to the model, and points *t at them (NULL: absent). */
 static void add_ffn_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, ffn = m->c.ffn_dim;
@@ -69,6 +70,7 @@ static bool ffn_sums_grad(const struct pass *p, const struct sublayer_run *sub)
 	       fuses_gelu_slope(p, sub->layer);
 }
 
+/* Computes the input matmuls of the FFN, for one slice; also GELU, if it is fused. */
 static void ffn_in_forward(struct pass *p, const struct sublayer_run *sub, struct loc loc,
 	struct slice_gather *h)
 {
@@ -81,6 +83,7 @@ static void ffn_in_forward(struct pass *p, const struct sublayer_run *sub, struc
 	observe(p, "feed_forward.w3", EXTENT_SLICE, loc, l[1].y);
 }
 
+/* Applies the activation function to all slices, unless the matmul did (fused GELU). */
 static void ffn_act_forward(struct pass *p, const struct sublayer_run *sub)
 {
 	struct loc loc = {.layer = sub->layer};
@@ -106,6 +109,7 @@ static void ffn_out_backward(struct pass *p, const struct sublayer_run *sub,
 	observe_gradient(p, "feed_forward", EXTENT_SLICE, loc, dy);
 }
 
+/* Turns the output's gradient DA into the gradients of A and B in place, unless the matmul did. */
 static void ffn_act_backward(struct pass *p, const struct sublayer_run *sub)
 {
 	struct loc loc = {.layer = sub->layer};
@@ -121,6 +125,8 @@ static void ffn_act_backward(struct pass *p, const struct sublayer_run *sub)
 		}
 }
 
+/* Pushes the gradient of the FFN's input, computed from the gradients of A and B, to `sum`. The
+ * weights' gradients are computed elsewhere. */
 static void ffn_in_backward(struct pass *p, const struct sublayer_run *sub,
 	struct loc loc, struct slice_sum *sum)
 {

@@ -47,7 +47,7 @@ static int output_weight_use(const struct pass *p)
 	return p->m->output->uses - 1;
 }
 
-/* All-gathers the softmax statistics of all slices of the vocabulary. */
+/* Gathers the softmax statistics of all slices of the vocabulary on all ranks. Collective. */
 static void gather_stats(struct pass *p, const struct band *b)
 {
 	float *const stats[] = {b->stats.max, b->stats.sum, b->stats.target};
@@ -74,6 +74,7 @@ static void observe_rows(struct pass *p, const struct band *b, const char *name,
 					  .x = x});
 }
 
+/* Adds the losses of the band's rows to the exact sum p->loss, on the axis's first rank. */
 static void add_loss(struct pass *p, const struct band *b)
 {
 	observe_rows(p, b, "loss", EXTENT_CHUNK,
@@ -136,6 +137,7 @@ static void logits_forward(struct pass *p, const struct band *b, int s)
 	param_done(p, p->m->output, s);
 }
 
+/* Computes the losses of a band's rows, and adds them to p->loss. */
 static void band_forward(struct pass *p, const struct band *b)
 {
 	for (int s = 0; s < p->tp.local; s++)
@@ -170,6 +172,7 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 	param_done(p, output, s);
 }
 
+/* Rounds a slice's gradient of the output layer, and starts to reduce it, unless it is frozen. */
 static void finish_output_leaf(struct pass *p, struct loc loc)
 {
 	const struct tensor *output = p->m->output;
@@ -180,6 +183,7 @@ static void finish_output_leaf(struct pass *p, struct loc loc)
 	param_reduce(p, output, loc.slice, output_weight_use(p));
 }
 
+/* Computes the band's part of the output layer's gradient, and pushes its input's to dh. */
 static void band_backward(struct pass *p, const struct band *b, struct slice_sum *dh)
 {
 	device_timer_start(p->d, TIMER_BACKWARD);
@@ -193,6 +197,7 @@ static void band_backward(struct pass *p, const struct band *b, struct slice_sum
 	device_timer_start(p->d, TIMER_FORWARD);
 }
 
+/* Allocates the buffers of a band of chunk c in the scratch arena. */
 static struct band band_alloc(const struct pass *p, int c)
 {
 	struct arena *a = p->d->scratch;
@@ -215,6 +220,8 @@ static struct band band_alloc(const struct pass *p, int c)
 	};
 }
 
+/* Computes the loss of chunk c band by band and, in training, pushes the gradient of its input to
+ * dh. `all`: the gathered input. */
 static void head_bands(struct pass *p, int c, struct mat all, struct slice_sum *dh)
 {
 	struct band b = band_alloc(p, c);

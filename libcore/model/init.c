@@ -21,9 +21,9 @@ struct initial {
 	uint64_t seed;
 };
 
-static void init_part(void *with, const struct part *x)
+static void init_part(void *arg, const struct part *x)
 {
-	const struct initial *o = with;
+	const struct initial *o = arg;
 	init_rows(o->d, x->t, o->seed, tensor_index(x->t, x->slice, x->row),
 		mat(x->state[STORE_PARAM], x->rows, x->cols));
 }

@@ -183,6 +183,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 	observe_gradient(p, n->name, EXTENT_STREAM, n->loc, g->dx);
 }
 
+/* Returns the arguments of a norm kernel, for this rank's rows. */
 static struct norm norm_args(const struct pass *p, const struct stream_norm *n)
 {
 	return (struct norm){.kind = p->m->arch->norm,

@@ -66,11 +66,15 @@ static inline struct mat param(const struct pass *p, const struct tensor *t, int
 	return t ? store_param(p->store, t, tensor_slice(t, p->tp.first + s)) : no_mat();
 }
 
-/* With --tile: gather, release and reduce local slice s of all tensors in the tile of t
- * (tensor.tile). Collective over the ranks that share the parameters. */
+/* With --tile: gathers local slice s of all tensors in the tile of t (tensor.tile). Collective
+ * over the ranks that share the parameters. */
 void param_use(struct pass *p, const struct tensor *t, int s);
+/* With --tile: releases local slice s of all tensors in the tile of t. */
 void param_done(struct pass *p, const struct tensor *t, int s);
+/* With --tile: reduces the gradients of local slice s of all tensors in the tile of t, of this
+ * use. Collective over the ranks that share the parameters. */
 void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
+/* Returns true if --tile gathers this tensor in slices. */
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
 /* Returns the buffer for a leaf: one slice's gradient of one use of a parameter. The caller writes
@@ -134,6 +138,7 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* Passes a result to p->observer, unless r.x is empty or there is no micro-batch. */
 void observe_result(struct pass *p, struct result r);
+/* Passes a result of the forward to the observer, if there is one. */
 static inline void observe(struct pass *p, const char *name, enum extent extent,
 	struct loc loc, struct mat x)
 {
@@ -143,6 +148,7 @@ static inline void observe(struct pass *p, const char *name, enum extent extent,
 				   .name = name, .extent = extent, .at = loc, .x = x});
 }
 
+/* Passes a gradient to the observer, if there is one. */
 static inline void observe_gradient(struct pass *p, const char *name, enum extent extent,
 	struct loc loc, struct mat dx)
 {
@@ -169,6 +175,7 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 
 /* The random numbers of dropout depend on these values. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
+/* Returns the arguments of dropout at one place of the model; p is 0 outside of training. */
 struct dropout dropout_at(const struct pass *p, struct loc loc, enum drop_site site);
 /* Applies dropout in place to this rank's rows of the residual stream, if the pass has dropout. */
 void apply_dropout(struct pass *p, struct loc loc, enum drop_site site, struct mat x);
@@ -230,9 +237,12 @@ void bias_leaves(struct pass *p, struct loc loc, const struct tensor *bias, stru
 
 /* ---- embed.c, head.c ------------------------------------------------------------------ */
 
+/* Computes the embeddings of the tokens, x [chunk][row][dim], with positions and dropout. */
 void embed_forward(struct pass *p, struct mat x);
+/* Computes the leaves of the token and position tables from the gradient dx, to which it applies
+ * dropout in place. */
 void embed_backward(struct pass *p, struct mat dx);
-/* The default of pass_ops.head: computes the loss and, with micro.train, the gradient dx of x. */
+/* Computes the loss and, with micro.train, the gradient dx of x. The default of pass_ops.head. */
 void head_loss(struct pass *p, struct mat x, struct mat dx);
 /* Returns the final norm of chunk `c`, in scratch memory. */
 struct stream_norm final_norm(struct pass *p, int c);

@@ -185,6 +185,7 @@ void linear_alloc_weight_casts(struct pass *p, struct arena *run)
 			arena_alloc(run, (size_t)transposed_bytes(p, p->m->n_tensors));
 }
 
+/* Returns the E4M3 cast of matrix m, scaled by its amax; fills the kept transposed cast. */
 static struct mat float8_weight(struct pass *p, struct loc loc, const struct tensor *w,
 	struct mat m, enum sum_over dim)
 {
@@ -206,6 +207,7 @@ static struct mat stored_param(struct pass *p, const struct tensor *t, int s)
 	return copy.p ? copy : param(p, t, s);
 }
 
+/* Returns x, or its cast to the type of activations, in the scratch arena. */
 static struct mat cast_to_act_type(struct pass *p, struct mat x)
 {
 	if (x.type == act_type(p))
@@ -280,6 +282,7 @@ static void matmul_forward(
 	linear_round(p, y);
 }
 
+/* Computes dx = dy w, or adds it to dx. In 16 bits, the result is rounded before it is added. */
 static void matmul_backward_x(
 	struct pass *p, struct mat dx, struct mat dy, struct mat w, bool add)
 {
@@ -320,6 +323,7 @@ void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *lo
 	comm_poll();
 }
 
+/* Computes dx of n linears with adjacent outputs by one matmul with their stacked weights. */
 static void backward_joined(
 	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
@@ -330,7 +334,7 @@ static void backward_joined(
 	comm_poll();
 }
 
-/* (The kernel accumulates if dx is fp32. In 16 bits, each result is rounded before it is added.) */
+/* Adds in the kernel if dx is fp32. In 16 bits, rounds each result before it is added. */
 void linear_backward_x(
 	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n)
 {
@@ -519,6 +523,7 @@ static void compute_weight_leaf(struct pass *p, struct loc loc, struct mat x,
 	arena_reset(p->d->scratch, mark);
 }
 
+/* Sets the leaf of a bias, unless frozen: from `joined` at `row`, l->sums, or sums of l->y. */
 static void compute_bias_leaf(struct pass *p, struct loc loc, const struct linear *l,
 	struct mat joined, int64_t row)
 {

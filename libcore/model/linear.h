@@ -45,7 +45,8 @@ struct linear {
 };
 /* Returns local slice s of a gathered parameter in act_type(), cast in scratch memory if needed. */
 struct mat linear_param(struct pass *p, const struct tensor *t, int s);
-/* Computes y = x w^T + bias. The weight has been gathered (param_use). */
+/* Sets l->y to x w^T + bias, with operands in E4M3 if the layer is in float8. The weight has been
+ * gathered (param_use). Also lets MPI make progress. */
 void linear_forward(struct pass *p, struct loc loc, const struct linear *l, struct mat x);
 /* Computes the loss of rows of x, and l->y, the gradient of their logits x w^T. */
 void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,

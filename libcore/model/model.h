@@ -202,6 +202,7 @@ void model_set_float8(struct model *m, bool skip_ends);
 struct model_counts {
 	int64_t all, decayed, active;
 };
+/* Returns the number of parameters, and the number with weight decay. */
 struct model_counts model_counts(const struct model *m);
 /* Returns T in the FLOPs of attention, averaged over layers: the context, or 2 W - W^2/T in a layer
  * with a smaller window W. A query attends to half as many keys. */

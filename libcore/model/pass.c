@@ -438,6 +438,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 		p->d->k->narrow(p->d, a->x_out.p, a->x, a->x_out.type);
 }
 
+/* Runs the embedding's backward, if this stage trains it, and starts to reduce its gradients. */
 static void backward_embedding(struct pass *p, const struct stage *st, struct acts *a)
 {
 	if (!st->embeds || p->lowest > 0)

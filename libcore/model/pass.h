@@ -237,6 +237,7 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 	bool keeps = layer >= 0 && layer % p->recompute_every != 0;
 	return keeps ? RECOMPUTE_NONE : p->recompute;
 }
+/* Allocates the activations of one micro-batch for a stage from `micro`. */
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 /* Frees the arrays of a, not the activations, which are in the arena. */
@@ -252,7 +253,9 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a);
  * gradients of the weights (w) from `g`, an array that the caller frees. */
 struct block_grads *grads_alloc(
 	const struct pass *p, const struct stage *st, struct arena *micro);
+/* Replaces the gradient of a->x in a->dx by that for a->x_in; fills g for model_backward_w(). */
 void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
+/* Computes the gradients of the weights, after model_backward_x(). */
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);

@@ -40,6 +40,7 @@ static double matrix_cost(const struct tensor *t)
 	return a < b ? a * a * (2 * b + a) : b * b * (2 * a + b);
 }
 
+/* Returns the costliest matrix that has no owner yet; NULL: all have one. */
 static struct matrix *next_costliest(struct matrices *x)
 {
 	struct matrix *next = NULL;
@@ -103,6 +104,7 @@ void matrices_close(struct matrices *x)
 
 /* ---- pieces of a matrix: rows of a slice that a member updates ------------------------- */
 
+/* Returns true if a member updates exactly these rows of the tensor. */
 static bool has_piece(const struct matrices *x, const struct tensor *t, int member,
 	const struct store_rows *p)
 {
@@ -180,6 +182,7 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 		comm_recv(&x->requests, target.p, mat_bytes(target), from, tag);
 }
 
+/* Starts to move a matrix to its owner, or to its members, until complete_moves(). */
 static void move_matrix(
 	struct matrices *x, const struct matrix *m, float *slices, bool to_member)
 {

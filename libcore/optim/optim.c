@@ -73,6 +73,7 @@ static void flush_batch(const struct updating *u, struct batch *b)
 	b->n = 0;
 }
 
+/* Adds a part to the batch. Updates all parts of the batch when it is full. */
 static void add_part(const struct updating *u, struct batch *b, struct update_part part)
 {
 	/* an offloaded part is in device memory until this function returns */

@@ -100,7 +100,8 @@ void optim_autotune(struct optim *o);
 
 struct matrices;
 
-/* Assigns each matrix of a pipeline stage to an owner among its ranks. Collective over the mesh. */
+/* Returns the matrices of a pipeline stage, each assigned to an owner among the stage's ranks.
+ * Collective over the mesh. */
 struct matrices *matrices_open(const struct optim_config *c,
 	const struct matrix_rule *rule, struct store *s, struct device *d);
 void matrices_close(struct matrices *x);

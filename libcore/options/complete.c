@@ -84,6 +84,7 @@ static void offer_values(
 
 /* ---- names ----------------------------------------------------------------------- */
 
+/* Prints all options, with --no-X for flags that are on by default, as completions. */
 static void offer_options(const struct completion *c)
 {
 	for (const struct opt *t = NULL; (t = opt_next(c->p, t));) {

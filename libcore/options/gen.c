@@ -32,7 +32,7 @@ void man_text(FILE *f, const char *s)
 	putc('\n', f);
 }
 
-/* Writes " Pq default Cm 12 ; No needs --option": the default and needs of an option, if any. */
+/* Writes " Pq default Cm 12 ; No needs --option" to f: an option's default and needs. */
 static void write_man_remarks(const struct opt *t, FILE *f)
 {
 	scoped_str arg = {0};
@@ -49,6 +49,7 @@ static void write_man_remarks(const struct opt *t, FILE *f)
 		fprintf(f, "%sneeds %s", arg.len ? " ; No " : "", t->needs);
 }
 
+/* Writes one option as an item of the manual page's list. */
 static void write_man_option(const struct opt *t, FILE *f)
 {
 	scoped_str arg = {0};

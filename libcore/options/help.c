@@ -1,7 +1,7 @@
 /* Text for users from an option table: --help, --version, --print-config. */
 #include "options/options_internal.h"
 
-/* Prints text that begins at column `indent`, breaks lines at `width`, and indents them. */
+/* Prints text to f from column `indent`, breaks lines at `width`, and indents them. */
 static void print_wrapped(FILE *f, const char *text, int indent, int width)
 {
 	int column = indent;
@@ -97,6 +97,7 @@ void opt_print_version(const struct program *p)
 	fputs(libs.s, stdout);
 }
 
+/* Appends "name = value" as in a preset, once per element of a list; nothing if unset. */
 static void print_option(const struct opt *t, const void *v, struct str *out)
 {
 	char num[NUM_TEXT];

@@ -6,7 +6,7 @@
 
 /* ---- from text ------------------------------------------------------------------- */
 
-/* Prints a bound, in plain digits if it is a whole number of at most 15 digits. */
+/* Writes a bound to buf, in plain digits if it is a whole number of at most 15 digits. */
 static const char *bound_text(char buf[static NUM_TEXT], double v)
 {
 	if (v != floor(v) || fabs(v) >= 1e15)
@@ -15,6 +15,7 @@ static const char *bound_text(char buf[static NUM_TEXT], double v)
 	return buf;
 }
 
+/* Fails if a value is outside of the option's bounds. */
 static int check_range(const struct opt *t, double v, const char *text, struct err *e)
 {
 	bool bounded = t->min != 0 || t->max != 0;
@@ -22,13 +23,14 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 		return 0;
 	char lo[NUM_TEXT], hi[NUM_TEXT];
 	if (t->max >= 1e18 && v < t->min)
-		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
-			bound_text(lo, t->min));
-	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
+		return err_set(
+			e, EX_USAGE, "%s is less than %s", text, bound_text(lo, t->min));
+	return err_set(e, EX_USAGE, "%s is not between %s and %s", text,
 		bound_text(lo, t->min), bound_text(hi, t->max));
 }
 
-static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
+/* Sets *v from yes, true, on or 1; no, false, off or 0. */
+static int set_flag(const char *text, bool *v, struct err *e)
 {
 	static const char *const yes[] = {"yes", "true", "on", "1"};
 	static const char *const no[] = {"no", "false", "off", "0"};
@@ -38,7 +40,7 @@ static int set_flag(const struct opt *t, const char *text, bool *v, struct err *
 			return 0;
 		}
 	}
-	return err_set(e, EX_USAGE, "%s: '%s' is neither yes nor no", t->name, text);
+	return err_set(e, EX_USAGE, "'%s' is neither yes nor no", text);
 }
 
 char *did_you_mean(char buf[static DID_YOU_MEAN], const char *name,
@@ -58,8 +60,8 @@ int err_none_of(struct err *e, const char *what, const char *name,
 	scoped_str list = {0};
 	for (int64_t i = 0; i < n; i++)
 		str_printf(&list, "%s%s", i ? ", " : "", names[i]);
-	err_set(e, EX_USAGE, "%s: '%s' is none of %s%s", what, name, list.s,
-		did_you_mean(hint, name, names, n));
+	err_set(e, EX_USAGE, "%s%s'%s' is none of %s%s", what ? what : "",
+		what ? ": " : "", name, list.s, did_you_mean(hint, name, names, n));
 	return -1;
 }
 
@@ -76,9 +78,9 @@ static int set_enum(const struct opt *t, const char *text, int *v, struct err *e
 	size_t len = strlen(text);
 	if (t->unsupported && !strncmp(t->unsupported, text, len) &&
 		t->unsupported[len] == ':')
-		return err_set(e, EX_USAGE, "%s: '%s' is not supported;%s", t->name, text,
+		return err_set(e, EX_USAGE, "'%s' is not supported;%s", text,
 			t->unsupported + len + 1);
-	return err_none_of(e, t->name, text, t->values, n);
+	return err_none_of(e, NULL, text, t->values, n);
 }
 
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
@@ -87,11 +89,11 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 	double d;
 	switch (t->type) {
 	case OPT_FLAG:
-		return set_flag(t, text, v, e);
+		return set_flag(text, v, e);
 	case OPT_INT:
 	case OPT_SIZE:
 		if (t->type == OPT_INT ? parse_int(text, &n) : parse_size(text, &n))
-			return err_set(e, EX_USAGE, "%s: '%s' is not a %s", t->name, text,
+			return err_set(e, EX_USAGE, "'%s' is not a %s", text,
 				t->type == OPT_INT
 					? "whole number"
 					: "size (a number, then K, M, G or T)");
@@ -101,11 +103,9 @@ int opt_set(const struct opt *t, void *v, const char *text, struct err *e)
 		return 0;
 	case OPT_DOUBLE:
 		if (parse_double(text, &d) || d != d)
-			return err_set(
-				e, EX_USAGE, "%s: '%s' is not a number", t->name, text);
+			return err_set(e, EX_USAGE, "'%s' is not a number", text);
 		if (!isfinite(d))
-			return err_set(
-				e, EX_USAGE, "%s: %s is not finite", t->name, text);
+			return err_set(e, EX_USAGE, "%s is not finite", text);
 		if (check_range(t, d, text, e))
 			return -1;
 		*(double *)v = d;
@@ -128,7 +128,7 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 {
 	int64_t n = 0;
 	double d = 0;
-	const char *have;
+	const char *current;
 	text = text ? text : "";
 	switch (t->type) {
 	case OPT_FLAG:
@@ -141,11 +141,11 @@ bool opt_equals(const struct opt *t, const void *v, const char *text)
 		parse_double(text, &d);
 		return *(const double *)v == d;
 	case OPT_ENUM:
-		have = t->values[*(const int *)v];
-		return !strcmp(have, *text ? text : t->values[0]);
+		current = t->values[*(const int *)v];
+		return !strcmp(current, *text ? text : t->values[0]);
 	case OPT_STR:
-		have = *(const char *const *)v;
-		return !strcmp(have ? have : "", text);
+		current = *(const char *const *)v;
+		return !strcmp(current ? current : "", text);
 	case OPT_LIST:
 		return !((const struct strs *)v)->n;
 	default:

@@ -152,6 +152,8 @@ static int advise_on_value(
 	return -1;
 }
 
+/* Sets option i from text, and notes where it was set. The first value of a source replaces a list.
+ * The caller adds the name of the option to the error. */
 static int set_value(struct parse *s, int i, const char *text, struct err *e)
 {
 	const struct opt *t = s->all[i];
@@ -174,6 +176,7 @@ static void source_begin(struct parse *s, bool by_user)
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
 
+/* Sets an option from a line of a file. A saved configuration may only have options of a run. */
 static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
 {
 	struct parse *s = to;
@@ -184,7 +187,7 @@ static int set_from_conf(void *to, const char *key, const char *value, struct er
 		return err_set(e, EX_DATAERR, "'%s' is not an option of a run", key);
 	if (set_value(s, i, value, e)) {
 		e->code = EX_DATAERR;
-		return -1;
+		return err_prefix(e, "%s: ", key);
 	}
 	return 0;
 }
@@ -209,6 +212,7 @@ static int apply_saved(struct parse *s, const struct str *text, struct err *e)
 	return rc;
 }
 
+/* Sets all options to their defaults. Ends the program if a default is invalid. */
 static void apply_defaults(struct parse *s)
 {
 	struct err e;
@@ -216,10 +220,11 @@ static void apply_defaults(struct parse *s)
 	for (int i = 0; i < s->n; i++) {
 		const struct opt *t = s->all[i];
 		if (t->type != OPT_ACTION && t->def && set_value(s, i, t->def, &e))
-			die(EX_FAILED, "BUG: default of %s", e.msg);
+			die(EX_FAILED, "BUG: the default of --%s: %s", t->name, e.msg);
 	}
 }
 
+/* Writes the environment variable of an option, such as PT_BATCH_SIZE, to `name`. Returns it. */
 static const char *env_name(const char *option, char name[static 80])
 {
 	size_t n = (size_t)snprintf(name, 80, "PT_");
@@ -248,7 +253,7 @@ static int apply_env(struct parse *s, struct err *e)
 			continue;
 		if (s->all[i]->type != OPT_LIST) {
 			if (set_value(s, i, text, e))
-				return err_prefix(e, "environment: %s: ", name);
+				return err_prefix(e, "environment variable %s: ", name);
 			continue;
 		}
 		char *copy = xstrdup(text), *rest = copy, *item;
@@ -318,7 +323,7 @@ static int execute_action(
 	} else if (opts_generate(s->p, arg, stdout)) {
 		opt_add_kinds(s->p, &kinds);
 		return err_none_of(
-			e, t->name, arg, (const char *const *)kinds.v, kinds.n);
+			e, "--generate", arg, (const char *const *)kinds.v, kinds.n);
 	}
 	stdout_close();
 	exit(0);
@@ -343,6 +348,7 @@ static void cli_add(
 	c->longs[c->n++] = (struct option){no.s, no_argument, NULL, 256 + s->n + i};
 }
 
+/* Builds getopt_long()'s tables of long options (also former names and --no-X) and letters. */
 static void cli_init(const struct parse *s, struct cli *c)
 {
 	struct str letters = {0};
@@ -364,6 +370,7 @@ static void cli_init(const struct parse *s, struct cli *c)
 	c->letters = letters.s;
 }
 
+/* Frees the tables of getopt_long(), and the --no-X names in them. */
 static void cli_release(struct cli *c)
 {
 	for (struct option *l = c->longs; l->name; l++)
@@ -432,11 +439,15 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool only_sources,
 		if (only_sources && !strcmp(t->name, "preset"))
 			*preset = optarg;
 		if (t->files && optarg && !*optarg) /* probably an unset variable */
-			rc = err_set(e, EX_USAGE, "%s: the name is empty", t->name);
+			rc = err_set(e, EX_USAGE, "--%s: the name is empty", t->name);
 		else if (t->type == OPT_ACTION)
 			rc = only_sources ? execute_action(s, t, optarg, e) : 0;
-		else if (!only_sources)
-			rc = set_value(s, i, optarg ? optarg : negated ? "no" : "yes", e);
+		else if (!only_sources && set_value(s, i,
+						  optarg    ? optarg
+						  : negated ? "no"
+							    : "yes",
+						  e))
+			rc = err_prefix(e, "--%s: ", t->name);
 	}
 	cli_release(&cli);
 	return rc;
@@ -459,8 +470,10 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 			continue;
 		}
 		int at = find_key(s, key, EX_USAGE, e);
-		if (at < 0 || set_value(s, at, equals + 1, e))
+		if (at < 0)
 			return -1;
+		if (set_value(s, at, equals + 1, e))
+			return err_prefix(e, "%s: ", key);
 	}
 	argv[n] = NULL;
 	return n;
@@ -531,7 +544,8 @@ static int expand_lists(const struct parse *s, int argc, char **argv)
 	return n;
 }
 
-/* Applies all sources, twice if p->base() has a text, to copies of argv: getopt_long() sorts it. */
+/* Applies all sources, twice if p->base() has a text, to copies of argv: getopt_long() sorts it.
+ * Returns the number of operands, which are then first in argv, or -1. */
 static int parse_all(struct parse *s, int argc, char **argv, struct err *e)
 {
 	struct sources x = {.preset = getenv("PT_PRESET")};
@@ -572,6 +586,7 @@ static void list_options(struct parse *s)
 	}
 }
 
+/* Returns the state of parsing, and clears the options *o to zeros. */
 static struct parse parse_begin(const struct program *p, void *o)
 {
 	struct parse s = {.p = p, .o = o};

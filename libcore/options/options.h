@@ -62,12 +62,12 @@ struct opt {
 	}
 
 /* The option that sets the limit of file_spool(), and the advice when the limit is exceeded. */
-#define OPT_SPOOL_LIMIT(at, flags)                                                      \
-	{                                                                               \
-		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                  \
-			.help = "Copy at most this much of a pipe to a temporary "      \
-				"file in TMPDIR, and never more than nine tenths "      \
-				"of the free space (0: only the limit of nine tenths)." \
+#define OPT_SPOOL_LIMIT(at, flags)                                                     \
+	{                                                                              \
+		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                 \
+			.help = "Maximum bytes of a pipe to copy to a temporary file " \
+				"in TMPDIR, and never more than nine tenths of "       \
+				"the free space (0: only the limit of nine tenths)."   \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \
@@ -165,7 +165,8 @@ void opts_note_idle(
 int opts_generate(const struct program *p, const char *kind, FILE *f);
 /* Writes text as mdoc, with a newline. */
 void man_text(FILE *f, const char *s);
-/* Fills *e with "WHAT: 'NAME' is none of A, B; did you mean 'B'?", and returns -1. */
+/* Sets *e to "WHAT: 'NAME' is none of A, B; did you mean 'B'?", without "WHAT: " if NULL, and
+ * returns -1. */
 int err_none_of(struct err *e, const char *what, const char *name,
 	const char *const *names, int64_t n);
 /* Writes "; did you mean 'NAME'?" with the nearest of the names, or an empty text. Returns buf. */
@@ -181,12 +182,12 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
- * different values; '-' stands for a missing key. */
 struct conf_text {
 	const struct str *text;
 	const char *name; /* in messages */
 };
+/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
+ * different values; '-' stands for a missing key. */
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *head,
 	const char *mid, const char *sep, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */

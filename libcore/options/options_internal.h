@@ -7,7 +7,8 @@
 const struct opt *opt_next(const struct program *p, const struct opt *at);
 /* Returns true if `name` is the option's name or its earlier name. */
 bool opt_has_name(const struct opt *t, const char *name);
-/* Sets the value at v from a text, or appends the text to a list. */
+/* Sets the value at v from a text, or appends the text to a list. The error quotes the text, but
+ * the caller must add the name of the option, as the user wrote it. */
 int opt_set(const struct opt *t, void *v, const char *text, struct err *e);
 /* Returns true if the value at v equals the text's; NULL: zero, no, unset, or the first word. */
 bool opt_equals(const struct opt *t, const void *v, const char *text);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <unistd.h>
 
-/* Finds a file in $PT_SHARE, next to the installed program, or at the top of a source tree. */
+/* Searches $PT_SHARE, next to the installed program, and the top of a source tree. */
 void share_path(struct str *out, const char *relative)
 {
 	char exe[4096];
@@ -75,6 +75,7 @@ static const char *find_similar_size(const char *name, const struct strs *names)
 	return best;
 }
 
+/* Sets the error that a preset does not exist, with a similar name as a hint. Returns -1. */
 static int set_missing_preset_error(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
@@ -93,7 +94,7 @@ int preset_read(const char *name, size_t max_bytes, struct str *path, struct str
 	struct err *e)
 {
 	if (strchr(name, '/'))
-		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
+		return err_set(e, EX_USAGE, "preset '%s' is a path; use --config", name);
 	scoped_ptr char *relative = text_printf("presets/%s.conf", name);
 	share_path(path, relative);
 	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)

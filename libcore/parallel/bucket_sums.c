@@ -83,6 +83,7 @@ void bucket_sums_make_groups(struct store *s)
 	}
 }
 
+/* Appends n runs to a shard of a sum, and adds their lengths to its size. */
 static void append_runs(struct sum_shard *x, const struct sum_run *run, int n)
 {
 	x->run = xrealloc(x->run, (size_t)(x->n_runs + n + 1) * sizeof(*x->run));

@@ -94,6 +94,7 @@ static struct mat sent_slice(
 	return mat_typed(r->packed[part] + pos, x.rows, x.cols, kv->wire);
 }
 
+/* Widens the keys and values of a chunk from the type of the wire to fp32, if they were packed. */
 static void widen_chunk(struct ring *r, int chunk)
 {
 	for (int s = 0; s < r->kv.slices; s++)

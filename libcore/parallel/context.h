@@ -56,14 +56,15 @@ struct ring ring_begin(const struct chunks *c);
 void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
 /* Begins the first or the next step; returns false after the last one. */
 bool ring_next(struct ring *r);
+/* Waits for the messages of the last step, and frees the ring. */
 void ring_end(struct ring *r);
 /* Returns the key chunk that the queries of a chunk attend to in this step. */
 int ring_keys_for(const struct ring *r, int query_chunk);
 /* Returns a slice of a key chunk's matrix in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* Receive a slice's dK and dV before the first local query chunk adds to them, and send them
- * after the last one has, in the backward. */
+/* Posts the receive of a slice's dK and dV (backward), before the first local chunk adds. */
 void ring_recv_grads(struct ring *r, int slice);
+/* Starts to send a slice's dK and dV to the next rank (backward), after all chunks added. */
 void ring_send_grads(struct ring *r, int slice);
 
 static inline bool ring_first(const struct ring *r)

@@ -116,6 +116,7 @@ static void allocate_shard(const struct store *s, struct bucket *b, struct arena
 		b->sums.other = arena_int64(a, b->sums.piece);
 }
 
+/* Allocates the memory that buckets lease in turn for gradients and sums. No unit holds it yet. */
 static void allocate_leases(struct store *s, struct arena *a)
 {
 	for (int i = 0; i < N_PLACES; i++) {
@@ -167,7 +168,7 @@ void grads_assign_sums(struct store *s, int unit)
 	allocate_sums(s, unit, &a);
 }
 
-/* Computes the size of each lease: the largest unit that uses it. */
+/* Sets the size of each lease, a buffer that units use in turn, and of the sums: the largest unit's. */
 static void size_leases(struct store *s)
 {
 	struct store_impl *o = s->impl;
@@ -205,6 +206,7 @@ static void size_queue(const struct sum_group *g, const enum sum_form *form)
 			g->queue->n, round_up(sum_buffer_floats(&g->plan, form), 16));
 }
 
+/* Sizes the receive buffers of all groups that sum gradients, except through shared memory. */
 static void size_queues(struct store *s)
 {
 	struct store_impl *o = s->impl;
@@ -276,7 +278,7 @@ static void allocate_shared(struct store *s, const struct group_queue *q, struct
 	}
 }
 
-/* Opens the shared memory of a group, if the group adds buckets in it. */
+/* Opens a group's shared memory, if the group sums in it. Warns if that fails: ranks send then. */
 static void open_shared(struct store *s, struct group_queue *q)
 {
 	struct err e = {0};

@@ -24,6 +24,7 @@ struct offload_pieces {
 
 /* offload.c */
 void offload_open(struct store *s, struct arena *run);
+/* Returns true if a state group, STORE_GRAD or STORE_COPY is offloaded. */
 bool is_offloaded(const struct store *s, int group);
 /* Returns true if copies of the parameters, in the type of the wire, are offloaded too. */
 bool offloads_copies(const struct store *s);
@@ -35,9 +36,10 @@ uint64_t offload_enqueue(struct store *s, int group, bool write, void *memory,
 uint64_t offload_enqueue_bytes(struct store *s, bool write, void *memory, int64_t pos,
 	int64_t n_bytes, uint64_t after);
 void offload_wait(struct store *s, uint64_t ticket);
-/* Copy rows of a part to and from host memory, offloaded or not, and wait. */
+/* Copies rows of a part of a state group to host memory, offloaded or not, and waits. */
 void part_read(struct store *s, const struct part *x, int group, int64_t row,
 	int64_t rows, float *out);
+/* Copies rows of a part from host memory to a state group, offloaded or not, and waits. */
 void part_write(struct store *s, const struct part *x, int group, int64_t row,
 	int64_t rows, const float *in);
 

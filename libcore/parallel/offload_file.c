@@ -39,7 +39,7 @@ struct file {
 
 /* ---- in the thread --------------------------------------------------------------- */
 
-/* Waits until the last write is on the disk, and drops its pages. */
+/* Waits until the last write is on the disk, and drops its pages. Returns 0 or an errno. */
 static int flush_last_write(struct file *x)
 {
 	int flags = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
@@ -86,6 +86,7 @@ static int execute_request(struct file *x, const struct request *r)
 	return rc;
 }
 
+/* Runs in a thread: executes requests in order until the file is closed. Keeps the first error. */
 static void *run_requests(void *arg)
 {
 	struct file *x = arg;
@@ -124,7 +125,7 @@ static int open_unlinked(const char *directory, struct err *e)
 			unlink(name.s);
 	}
 	return fd >= 0 ? fd
-		       : err_set(e, EX_IOERR, "offload-to: %s: %s", directory,
+		       : err_set(e, EX_IOERR, "--offload-to: %s: %s", directory,
 				 strerror(errno));
 }
 
@@ -135,7 +136,7 @@ static int allocate_file(int fd, const char *directory, int64_t n_bytes, struct 
 	int rc = n_bytes ? posix_fallocate(fd, 0, n_bytes) : 0;
 	if (!rc)
 		return 0;
-	return err_set(e, EX_IOERR, "offload-to: %s: cannot allocate %s per rank: %s",
+	return err_set(e, EX_IOERR, "--offload-to: %s: cannot allocate %s per rank: %s",
 		directory, text_bytes(text, (double)n_bytes), strerror(rc));
 }
 
@@ -143,7 +144,7 @@ static void warn_if_tmpfs(const char *directory)
 {
 	struct statfs fs;
 	if (!statfs(directory, &fs) && fs.f_type == TMPFS_MAGIC)
-		warn("offload-to: %s is in memory (tmpfs); use a disk", directory);
+		warn("--offload-to: %s is in memory (tmpfs); use a disk", directory);
 }
 
 /* Starts the thread with all signals blocked. */
@@ -174,6 +175,7 @@ static void wait_and_poll(struct file *x)
 	pthread_mutex_lock(&x->lock);
 }
 
+/* Enqueues a request for the thread. Polls while the queue is full. Returns a ticket. */
 static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos, uint64_t after)
 {
@@ -189,6 +191,7 @@ static uint64_t enqueue_file(struct offload_backend *backend, bool write, void *
 	return ticket;
 }
 
+/* Blocks until a request is complete, polling. Ends the program if a read or write has failed. */
 static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 {
 	struct file *x = (struct file *)backend;
@@ -198,7 +201,7 @@ static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 	int error = x->error;
 	pthread_mutex_unlock(&x->lock);
 	if (error) /* the state is lost: the run must be resumed from a checkpoint */
-		die(EX_IOERR, "offload-to: %s: %s", x->directory, strerror(error));
+		die(EX_IOERR, "--offload-to: %s: %s", x->directory, strerror(error));
 }
 
 static void copy_file(struct offload_backend *backend, bool write, void *memory,
@@ -209,6 +212,7 @@ static void copy_file(struct offload_backend *backend, bool write, void *memory,
 
 /* ---- opening --------------------------------------------------------------------- */
 
+/* Closes the descriptor and frees the state. The thread must have ended. */
 static void free_file(struct file *x)
 {
 	pthread_cond_destroy(&x->queued_more);
@@ -219,6 +223,7 @@ static void free_file(struct file *x)
 	free(x);
 }
 
+/* Executes the requests that are left, ends the thread and frees the state. */
 static void close_file(struct offload_backend *backend)
 {
 	struct file *x = (struct file *)backend;
@@ -253,7 +258,7 @@ struct offload_backend *offload_file_open(
 	int rc = start_thread(x);
 	if (!rc)
 		return &x->backend;
-	err_set(e, EX_FAILED, "offload-to: cannot start a thread: %s", strerror(rc));
+	err_set(e, EX_FAILED, "--offload-to: cannot start a thread: %s", strerror(rc));
 	free_file(x);
 	return NULL;
 }

@@ -8,6 +8,7 @@ struct host {
 	char *memory;
 };
 
+/* Enqueues a copy between the device and pinned host memory. Returns a ticket. */
 static uint64_t enqueue_host(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos, uint64_t after)
 {
@@ -48,7 +49,7 @@ char *offload_allocate_pinned(struct device *d, int64_t n_bytes, struct err *e)
 	char *memory = device_shared(d, (size_t)n_bytes);
 	if (!memory)
 		err_set(e, EX_FAILED,
-			"offload: a rank cannot allocate %s of pinned memory; "
+			"--offload: a rank cannot allocate %s of pinned memory; "
 			"%s of this host's memory are free%s",
 			text_bytes(need, (double)n_bytes),
 			text_bytes(left, (double)memory_available()),

@@ -116,6 +116,8 @@ static uint64_t enqueue_staged(struct offload_backend *backend, bool write, void
 	return ticket;
 }
 
+/* Blocks until the file's reads for requests up to this ticket are complete. The device's stream
+ * then waits for their copies, or for the writes if the ticket is a write. */
 static void wait_for_staged(struct offload_backend *backend, uint64_t ticket)
 {
 	struct staged *x = (struct staged *)backend;
@@ -127,6 +129,7 @@ static void wait_for_staged(struct offload_backend *backend, uint64_t ticket)
 	device_stream_wait(x->d, ticket % 2 ? x->copied_out : x->copied_in);
 }
 
+/* Copies between host memory and the file, and waits. First submits pending writes there. */
 static void copy_staged(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t pos)
 {
@@ -135,6 +138,7 @@ static void copy_staged(struct offload_backend *backend, bool write, void *memor
 	x->file->copy(x->file, write, memory, n_bytes, pos);
 }
 
+/* Completes all transfers, closes the file's backend and frees the buffers. */
 static void close_staged(struct offload_backend *backend)
 {
 	struct staged *x = (struct staged *)backend;

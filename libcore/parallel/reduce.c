@@ -77,6 +77,7 @@ static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum
 	}
 }
 
+/* Executes a row for a bucket: rounds its sum in place, or starts to sum it over ranks. */
 static void run_round(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *from = bucket_place(b, r->from);
@@ -143,7 +144,7 @@ static const struct reduction *current_plan(const struct store *s, const struct 
 	return &b->plan[s->add_workers != NULL];
 }
 
-/* Returns the next row that is due, or NULL. */
+/* Advances b->row past rows that are not due. Returns the row there; NULL: none is left. */
 static const struct reduction_row *next_row(const struct store *s, struct bucket *b)
 {
 	const struct reduction_row *row = current_plan(s, b)->row;

@@ -3,6 +3,7 @@
 
 /* ---- the planner ----------------------------------------------------------------- */
 
+/* Appends a row to the reduction plan. Returns it. */
 static struct reduction_row *add_row(struct reduction *r, enum reduction_when when,
 	enum reduction_what what, enum reduction_over over, enum reduction_place from,
 	enum reduction_place to, enum reduction_add add)

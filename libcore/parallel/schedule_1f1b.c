@@ -3,6 +3,7 @@
  * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches. */
 #include "parallel/schedule_internal.h"
 
+/* Adds a rank's actions for 1F1B: warm-up forwards, then alternating forwards and backwards. */
 void schedule_make_1f1b(struct schedule *s, int rank)
 {
 	int64_t ahead = min64(s->ranks - rank - 1, s->n_micro);

@@ -2,6 +2,7 @@
  * computes all micro-batches on one stage before it computes the next stage (Lamy-Poirier 2023). */
 #include "parallel/schedule_internal.h"
 
+/* Adds the actions of a rank for GPipe: all forwards, then all backwards. */
 void schedule_make_gpipe(struct schedule *s, int rank)
 {
 	int last = schedule_stages(s) - s->ranks + rank;

@@ -79,6 +79,7 @@ void timeline_release(struct timeline *t)
 
 /* ---- the chart ------------------------------------------------------------------- */
 
+/* Returns a micro-batch's letter: upper case forward, lower case backward, + weights only. */
 static char action_letter(const struct action *a)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";

@@ -7,6 +7,7 @@
  * micro-batches, the bubble is (P - 1)(F + X - W); in 1F1B it is (P - 1)(F + X + W). */
 #include "parallel/schedule_internal.h"
 
+/* Adds a rank's actions for ZB-H1: 1F1B with weight backwards `rank` micro-batches later. */
 void schedule_make_zb_h1(struct schedule *s, int rank)
 {
 	int64_t ahead = min64(s->ranks - rank - 1, s->n_micro), delay = rank;

@@ -65,6 +65,7 @@ static void add_remaining(struct vee *v)
 			add_next(v, ACTION_BACKWARD_W, turn);
 }
 
+/* Adds a rank's actions for ZB-V: two stages per rank, from the first rank to the last and back. */
 void schedule_make_zbv(struct schedule *s, int rank)
 {
 	struct vee v = {.s = s, .rank = rank};

@@ -52,6 +52,7 @@ static int distance(const struct comm *c, int from, int to)
 	return (to - from + c->size) % c->size;
 }
 
+/* Returns a message set per rank of c, polled in the background until messages_end(). */
 static struct slice_messages *messages_begin(struct comm *c)
 {
 	struct slice_messages *m = xcalloc(1, sizeof(*m));
@@ -83,6 +84,7 @@ static void recv_rows(struct slice_messages *m, struct mat x, int peer)
 	comm_post(set);
 }
 
+/* Waits for all messages, ends the polling and frees the sets. */
 static void messages_end(struct slice_messages *m)
 {
 	for (int i = 0; i < m->c->size; i++) {
@@ -97,7 +99,8 @@ static void messages_end(struct slice_messages *m)
 
 /* ---- gathers --------------------------------------------------------------------- */
 
-/* Starts to send this rank's rows of x to the other ranks, and to receive their rows. */
+/* Starts to send this rank's rows of x to the other ranks, and to receive theirs. Returns the
+ * messages, for messages_end(). */
 static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;

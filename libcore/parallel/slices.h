@@ -61,9 +61,11 @@ void slice_sum_rows(struct slice_sum *x, int64_t first, int64_t n);
 void slice_sum_turn(struct slice_sum *x, int i);
 /* Returns the buffer for the next addend; slice_sum_push() follows when it is written. */
 struct mat slice_sum_slot(struct slice_sum *x);
+/* Adds the addend in the buffer of slice_sum_slot(). May start to send complete rows (async). */
 void slice_sum_push(struct slice_sum *x);
-/* Called after all addends are pushed. With `async`, starts messages, until slice_sum_end(). */
+/* With `async`, starts messages after all addends are pushed; slice_sum_end() completes them. */
 void slice_sum_send(struct slice_sum *x);
+/* Waits for the other ranks' addends, and writes the sum. */
 void slice_sum_end(struct slice_sum *x);
 
 /* The dual operation, an all-gather of all rows of a chunk into `buffer` [rows, cols]; `all` is

@@ -326,6 +326,7 @@ static void launch_batch(struct square_batch *q)
 	q->n = 0;
 }
 
+/* Adds a part's gradient to the batch. Launches it if it is full or the part is offloaded. */
 static void add_to_batch(void *arg, const struct part *x)
 {
 	struct square_batch *q = arg;
@@ -354,6 +355,7 @@ struct hashing {
 	bool by_bucket; /* one sum per bucket, else one sum */
 };
 
+/* Adds the hash of a part's parameters to its bucket's sum, or to the only sum, on the device. */
 static void hash_part(void *arg, const struct part *x)
 {
 	const struct hashing *h = arg;
@@ -386,7 +388,8 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* Marks the ranks whose hash of a bucket differs from the hash of the first rank with its shard. */
+/* Sets differs[rank] for ranks whose hash of a bucket differs from the hash of the first rank with the same
+ * shard (plan.wants). Collective over the ranks of the bucket. */
 static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t *differs)
 {
 	scoped_ptr uint64_t *hashes = xcalloc((size_t)b->all.c->size, sizeof(*hashes));
@@ -399,7 +402,8 @@ static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t 
 	}
 }
 
-/* Compares a tied weight's hash on the first pipeline stage and on the last one. */
+/* Compares a tied weight's hash on the first pipeline stage and on the last one, and marks the
+ * last one's rank in differs[rank]. Collective. */
 static void compare_tied(const struct store *s, uint64_t own_hash, uint8_t *differs)
 {
 	struct mesh *m = s->c.mesh;
@@ -456,7 +460,7 @@ struct overlap {
 	int64_t next;	     /* the index of the part after this one */
 };
 
-/* Finds the next of n parts that has rows of the range; *o is initially 0. */
+/* Sets *o to the next of n parts with rows of the range; initially 0. False: there is none. */
 static bool next_overlap(
 	const struct part *list, int64_t n, const struct rows *r, struct overlap *o)
 {

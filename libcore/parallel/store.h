@@ -211,9 +211,9 @@ void store_leaf_block_done(
 void store_add_leaf_block(
 	struct store *s, const struct tensor *t, int slice, int expert, struct mat x);
 void store_leaves_written(struct store *s, const struct tensor *t, int slice, int64_t n);
-/* Called after all leaves of a unit in a micro-batch are written. Reduces the unit's gradients: in
- * each round, or after this rank's last micro-batch (microbatch.h). `use` is 0, but the uses of a
- * tied weight's tile are reduced separately: first 1 (the output layer), then 0. */
+/* Reduces a unit's gradients, after all its leaves in a micro-batch are written: in each round, or
+ * after this rank's last micro-batch (microbatch.h). `use` is 0, but the uses of a tied weight's
+ * tile are reduced separately: first 1 (the output layer), then 0. */
 void store_reduce(struct store *s, int unit, int use);
 /* The rows [first, first + rows) that a rank updates of the i-th slice that it holds. `rank`: a
  * rank of the mesh's world in the same pipeline stage. */
@@ -233,7 +233,7 @@ void store_gradient_end(
 void store_set_grid(struct store *s, int exponent);
 /* Completes all sums, so that the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
-/* Call it after parameters (`copies`: and copies) have changed. Gathers them with ZeRO 1 and 2. */
+/* Adopts changed parameters (`copies`: and copies). Gathers them with ZeRO 1 and 2. */
 void store_updated(struct store *s, bool copies);
 /* Discards everything that was gathered or computed from parameters that have changed since. */
 void store_forget(struct store *s);

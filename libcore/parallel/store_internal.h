@@ -141,9 +141,9 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
-/* Round-robin: assigns memory to the unit's leaves, after the sums of the unit that used it. */
+/* Assigns memory to the leaves of a unit (round-robin), after the sums of the unit that used it. */
 void grads_assign_lease(struct store *s, int unit);
-/* Offloaded gradients: assigns the memory for sums to a unit, after the previous unit's sums. */
+/* Assigns the memory for sums to a unit (offloaded gradients), after the previous unit's sums. */
 void grads_assign_sums(struct store *s, int unit);
 /* Zeroes the rows of stacks that the leaves of a turn leave out, after all of them are written. */
 void grads_zero_idle_experts(struct store *s, struct bucket *b);
@@ -156,6 +156,7 @@ void reduce_end(struct bucket *b);
 
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
+/* Frees the buffers of gathered parameters. Collective. */
 void gather_close(struct store *s);
 /* Gathers all units (ZeRO 1 and 2); frozen tensors only if `frozen`. */
 void gather_model(struct store *s, bool frozen);

@@ -95,13 +95,14 @@ static void list_values(struct cluster *c, struct value v[static N_KEYS])
 	memcpy(v, all, sizeof(all));
 }
 
+/* Sets a number of the cluster from text, in the value's unit. Fails if it is out of range. */
 static int set_number(const char *text, const struct value *v, struct err *e)
 {
 	int64_t n;
 	double x;
 	if (v->whole ? parse_int(text, &n) || n < 1 || (double)n > v->max
 		     : parse_double(text, &x) || !(x > 0 && x <= v->max))
-		return err_set(e, EX_USAGE, "cluster: %s is '%s'; give %s up to %g",
+		return err_set(e, EX_USAGE, "--cluster: %s is '%s'; give %s up to %g",
 			v->key, text, v->whole ? "a whole number" : "a positive number",
 			v->max);
 	if (v->whole)
@@ -111,20 +112,21 @@ static int set_number(const char *text, const struct value *v, struct err *e)
 	return 0;
 }
 
+/* Sets a value of the cluster: bytes, a number, or NUMBER:MICROSECONDS. Cuts the text. */
 static int set_value(char *text, const struct value *v, struct err *e)
 {
 	char *colon = v->latency ? strchr(text, ':') : NULL;
 	double us;
 	if (v->bytes)
 		return parse_size(text, v->bytes) || *v->bytes < 0
-			       ? err_set(e, EX_USAGE, "cluster: %s is '%s'; give bytes",
+			       ? err_set(e, EX_USAGE, "--cluster: %s is '%s'; give bytes",
 					 v->key, text)
 			       : 0;
 	if (colon)
 		*colon++ = '\0';
 	if (colon && (parse_double(colon, &us) || us < 0 || us > 1e9))
 		return err_set(e, EX_USAGE,
-			"cluster: the latency of %s is '%s'; give microseconds", v->key,
+			"--cluster: the latency of %s is '%s'; give microseconds", v->key,
 			colon);
 	if (colon)
 		*v->latency = us * US;
@@ -133,6 +135,7 @@ static int set_value(char *text, const struct value *v, struct err *e)
 
 /* ---- the text -------------------------------------------------------------------- */
 
+/* Sets one value of the cluster from KEY=VALUE, which it cuts at the equals sign. */
 static int set_item(struct cluster *c, char *item, struct err *e)
 {
 	struct value v[N_KEYS];
@@ -146,7 +149,7 @@ static int set_item(struct cluster *c, char *item, struct err *e)
 		if (value && !strcmp(item, v[i].key))
 			return set_value(value, &v[i], e);
 	}
-	return err_none_of(e, "cluster", item, names, N_KEYS);
+	return err_none_of(e, "--cluster", item, names, N_KEYS);
 }
 
 /* Sets *c to the row of the table with this name, or to the first row if `name` is KEY=VALUE. */
@@ -164,7 +167,7 @@ static int init_cluster(const char *name, struct cluster *c, struct err *e)
 	}
 	/* no suggestion: the nearest name is a different GPU */
 	return err_set(e, EX_USAGE,
-		"cluster: '%s' is none of %s; for another device give its values, as in "
+		"--cluster: '%s' is none of %s; for another device give its values, as in "
 		"h100,flops=165000,memory=1008,capacity=22G: see Clusters in pt-plan(1)",
 		name, names.s);
 }
@@ -196,7 +199,7 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e)
 	free(copy);
 	if (!rc && *c->model && c->cores)
 		return err_set(e, EX_USAGE,
-			"cluster: cores= needs a cluster of CPUs, but %s has GPUs; remove cores=",
+			"--cluster: cores= needs a cluster of CPUs, but %s has GPUs; remove cores=",
 			c->name);
 	return rc;
 }

@@ -98,7 +98,7 @@ static int64_t memory_limit(const struct trainer *t)
 	return plan_limit(&t->o, comm_place()->local_size);
 }
 
-/* Plans this rank. If recompute is auto, sets t->o.recompute to the least that fits. Collective. */
+/* Plans this rank. Recompute auto: sets o.recompute to the least that fits. Collective. */
 static void choose_recompute_and_plan(struct trainer *t, struct plan *p)
 {
 	bool is_auto = t->o.recompute == RECOMPUTE_AUTO;

@@ -56,6 +56,7 @@ static struct plan_group *find_or_add_group(struct plan *p, const char *name)
 	return g;
 }
 
+/* Sets the bytes sent, in total and per group of ranks. */
 static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
@@ -114,6 +115,7 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	comm_free(sync);
 }
 
+/* Sets the bytes of gradients, and how many of them share memory with activations. */
 static void count_gradients(const struct trainer *t, struct plan *p)
 {
 	p->gradients_bytes = store_gradients_bytes(t->store);
@@ -124,7 +126,7 @@ static void count_gradients(const struct trainer *t, struct plan *p)
 			.gradient_memory = p->gradient_memory});
 }
 
-/* Plans a step of n_micro micro-batches. */
+/* Plans a step of n_micro micro-batches, and sets *p to its memory, messages and work. */
 static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro, struct plan *p)
 {
@@ -297,7 +299,7 @@ static int plan_all_ranks(const struct train_opts *o, struct model *m, int ranks
 	return largest;
 }
 
-/* Prints the totals; neighbors with equal totals share a line. */
+/* Appends the totals of all ranks; neighbors with equal totals share a line. */
 static void print_totals(
 	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
 {
@@ -314,6 +316,7 @@ static void print_totals(
 	}
 }
 
+/* Returns what pinned host memory holds with the offloading of these options. */
 static const char *pinned_help(const struct train_opts *o)
 {
 	if (o->offload_to)
@@ -328,6 +331,7 @@ static const char *pinned_help(const struct train_opts *o)
 	return help[o->offload];
 }
 
+/* Returns what the file of --offload-to holds with the offloading of these options. */
 static const char *file_help(const struct train_opts *o)
 {
 	static const char *const help[] = {
@@ -365,7 +369,7 @@ static bool sums_all_gradients(const struct train_opts *o)
 	return ranks > 1 && o->zero < 2 && layout_micro_batches(o) > ranks;
 }
 
-/* Prints the memory plan of a rank, one line per use, and compares it with --memory. */
+/* Appends the memory plan of a rank, one line per use, compared with --memory. */
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
@@ -446,6 +450,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			"until a checkpoint is written\n");
 }
 
+/* Appends the table of work: floating-point operations, tokens and micro-batches per step. */
 static void print_work(const struct train_opts *o, const struct model *m,
 	const struct plan *p, struct str *out)
 {
@@ -483,6 +488,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			(long long)(m->padded_vocab / m->tp));
 }
 
+/* Appends the table of offloading, if any: where state goes, bytes read and written. */
 static void print_offload(
 	const struct train_opts *o, const struct plan *p, struct str *out)
 {
@@ -502,6 +508,7 @@ static void print_offload(
 	print_bytes(out, "written/sync", (int64_t)p->edit_written, "besides steps");
 }
 
+/* Appends the table of communication: the bytes that this rank sends, in total and per group. */
 static void print_sent(const struct plan *p, int ranks, struct str *out)
 {
 	str_puts(out, "# communication\n");
@@ -525,7 +532,8 @@ static bool has_limit(const struct train_opts *o)
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* Plans all ranks with the least --recompute that fits on this host. Returns the largest rank. */
+/* Plans all ranks; if recompute is auto, sets o->recompute to the least that fits on this host.
+ * Returns the rank that needs the most memory. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *peak, int64_t *totals)
 {

@@ -42,6 +42,7 @@ struct actions {
 
 /* ---- one rank -------------------------------------------------------------------- */
 
+/* Adds the simulated time since the last action to the sums of this action's kind and stage. */
 static void add_action_time(void *context, const struct action *a)
 {
 	struct actions *x = context;
@@ -70,6 +71,7 @@ static double rank_peak(
 	return peak;
 }
 
+/* Returns the speed of one rank: its share of a device, at the cluster's efficiency. */
 static struct device_speed rank_speed(const struct train_opts *o, const struct cluster *c)
 {
 	double share = cluster_compute_fraction(c, host_ranks(o, c));
@@ -96,6 +98,7 @@ static void begin_trace(const struct subject *s)
 	trace_start();
 }
 
+/* Appends the events of a rank's timeline to s->trace, if any, and stops tracing. */
 static void end_trace(const struct subject *s, int rank)
 {
 	char name[48];
@@ -108,7 +111,7 @@ static void end_trace(const struct subject *s, int rank)
 	trace_clock = clock_seconds;
 }
 
-/* Simulates a step of n_micro micro-batches on a rank. */
+/* Simulates a step of n_micro micro-batches on a rank. Sets *p, and adds to the times in *a. */
 static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	struct actions *a, struct prediction *p)
 {
@@ -163,7 +166,8 @@ static double mean_seconds(const struct actions *a, enum action_kind kind, int s
 				 : 0;
 }
 
-/* Returns the time of all stages, if actions take their mean times and wait for each other. */
+/* Returns the time of all stages, if actions take their mean times and wait for each other. The
+ * schedule must be valid. */
 static double pipeline_seconds(const struct train_opts *o, const struct actions *a,
 	double transfer, int64_t n_micro)
 {
@@ -191,7 +195,7 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	return total;
 }
 
-/* Predicts a step of n_micro micro-batches, for the busiest of the first ranks of all stages. */
+/* Sets *p to the times of n_micro micro-batches on the busiest of all stages' first ranks. */
 static void predict_short(const struct subject *s, int64_t n_micro, struct prediction *p)
 {
 	const struct train_opts *o = s->o;
@@ -306,7 +310,7 @@ static double step_seconds(const struct cluster *c, const struct prediction *p)
 	return p->pipeline + p->rest + wait_seconds(c, p);
 }
 
-/* Prints the seconds of communication by group, with overlap (p[0]) and without (p[1]). */
+/* Appends the seconds of communication by group, with overlap (p[0]) and without (p[1]). */
 static void print_communication(const struct prediction p[2], struct str *out)
 {
 	double all = 0;
@@ -331,6 +335,7 @@ static void print_communication(const struct prediction p[2], struct str *out)
 			p[1].exposed);
 }
 
+/* Appends a row with two values in the same format, and a help text. */
 static void print_pair(struct str *out, const char *name, const char *format,
 	const double value[2], const char *help)
 {
@@ -341,6 +346,7 @@ static void print_pair(struct str *out, const char *name, const char *format,
 		*help ? "  " : "", help);
 }
 
+/* Appends tokens/s and MFU for both predictions. */
 static void print_throughput(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
@@ -362,7 +368,7 @@ static void print_throughput(
 	print_pair(out, "mfu_causal", "%.4f", causal, "6 N + 6 L C T");
 }
 
-/* Prints the parts of a step, and its rates, with and without overlap. */
+/* Appends the parts of a step, and its rates, with and without overlap. */
 static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
@@ -390,7 +396,7 @@ static void print_step(
 	print_throughput(s, p, out);
 }
 
-/* Prints what the prediction leaves out. */
+/* Appends what the prediction leaves out. */
 static void print_limits(
 	const struct train_opts *o, const struct cluster *c, struct str *out)
 {
@@ -402,6 +408,7 @@ static void print_limits(
 
 /* ---- the timeline ---------------------------------------------------------------- */
 
+/* Writes the events as a JSON file of Chrome's trace format. Removes the last comma. */
 static int write_trace(const char *path, const struct str *events, struct err *e)
 {
 	scoped_str text = {0};

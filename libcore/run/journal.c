@@ -171,6 +171,7 @@ static int append_info(struct journal *j, const struct run_info *info, struct er
 	return add_lines(j, "meta", text.s, e);
 }
 
+/* Appends "# event TIME step=N TEXT" as one line: newlines in the text become spaces. */
 static int append_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
 	scoped_str line = {0};
@@ -185,7 +186,7 @@ static int append_event(struct journal *j, int64_t step, const char *text, struc
 
 /* ---- the log of an earlier run ------------------------------------------------------ */
 
-/* Finds the first free names DIR/journal.txt.N and DIR/run.h5.N. */
+/* Sets *text and *h5 to the first free names DIR/journal.txt.N and DIR/run.h5.N. */
 static void find_free_names(const char *dir, struct str *text, struct str *h5)
 {
 	int n = 1;
@@ -236,8 +237,8 @@ static int64_t count_missing(
 	return n;
 }
 
-/* Renames run.h5 to run.h5.N if it is unreadable, or has rows that the journal lacks: otherwise it
- * would be rewritten from the journal. */
+/* Renames run.h5 to run.h5.N, with a warning, if it is unreadable or has rows that the journal
+ * lacks: otherwise it would be rewritten from the journal. */
 static int keep_h5_with_lost_rows(const struct journal *j, int64_t resume, struct err *e)
 {
 	scoped_str text = {0}, h5 = {0};

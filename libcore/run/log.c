@@ -63,6 +63,7 @@ static void create_values(struct run_log *l, int c)
 		v[i] = absent_value();
 }
 
+/* Doubles the capacity of all columns that have values, if no row is free. */
 static void grow_columns(struct run_log *l)
 {
 	if (l->n_rows < l->capacity)
@@ -178,6 +179,7 @@ void run_log_free(struct run_log *l)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
+/* Sets the field of struct run_info `to` with this name. Ignores unknown names. */
 static int set_meta(void *to, const char *key, const char *value, struct err *e)
 {
 	struct run_info *info = to;
@@ -281,6 +283,7 @@ union cell {
 	uint32_t bits32;
 };
 
+/* Encodes a value for HDF5. An absent value gets a bit pattern that no NaN of a value has. */
 static union cell cell_of_value(enum h5_type type, double v)
 {
 	union cell x = {.f64 = v};
@@ -295,6 +298,7 @@ static union cell cell_of_value(enum h5_type type, double v)
 	return x;
 }
 
+/* Decodes a value from HDF5; absent_value() if the cell is absent. */
 static double value_of_cell(enum h5_type type, union cell x)
 {
 	if (type == H5_I64)
@@ -304,6 +308,7 @@ static double value_of_cell(enum h5_type type, union cell x)
 	return x.bits64 == ABSENT_F64 ? absent_value() : x.f64;
 }
 
+/* Encodes column c of all rows to out[n_rows], in the column's type. */
 static void encode_column(const struct run_log *l, int c, void *out)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
@@ -334,6 +339,7 @@ static int decode_column(struct run_log *l, int c, const void *in)
 	return 0;
 }
 
+/* Writes all columns that have values as datasets /columns/NAME. */
 static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 {
 	scoped_ptr void *data = xcalloc((size_t)l->n_rows + 1, sizeof(double));
@@ -349,6 +355,7 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 	return rc;
 }
 
+/* Reads all columns, also under their former names. Sets the number of rows from column step. */
 static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 {
 	create_columns(l);
@@ -393,6 +400,7 @@ int run_log_write(const struct run_log *l, const char *path, struct err *e)
 	return h5_finish(h, rc, e);
 }
 
+/* Reads a sealed HDF5 run log into *l. After an error *l is partly filled. */
 static int read_h5(struct run_log *l, const char *path, const char *name, struct err *e)
 {
 	struct h5 *h;
@@ -417,6 +425,7 @@ static int set_format_error(const struct run_log *l, struct err *e)
 		l->name);
 }
 
+/* Reads a text log into *l. Warns of unread keys, and ignores an incomplete last line. */
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};

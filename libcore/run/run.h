@@ -198,6 +198,7 @@ int run_log_lines(
 int run_log_read(struct run_log *l, const char *path, struct err *e);
 /* Reads an open file into a log with a name. HDF5 needs the path, too. */
 int run_log_read_file(void *log, int fd, const char *path, struct err *e);
+/* Writes a log as an HDF5 file, which replaces `path` when it is complete. */
 int run_log_write(const struct run_log *l, const char *path, struct err *e);
 void run_log_free(struct run_log *l);
 
@@ -229,6 +230,7 @@ struct tensor_hash {
 
 /* Adds n elements, which begin at index `first` of the whole tensor. */
 void tensor_hash_add(struct tensor_hash *h, const float *x, int64_t n, int64_t first);
+/* Adds n integers, which begin at index `first` of the whole tensor. */
 void tensor_hash_add_ints(
 	struct tensor_hash *h, const int32_t *x, int64_t n, int64_t first);
 /* Appends a line "step=1 micro=0 phase=forward name=output elements=2048 hash=0x... max=0.5". */
@@ -274,7 +276,8 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool no_ste
 /* Write a line of the journal. If that fails, the line is kept, and written before the next one. */
 int journal_write_row(struct journal *j, const struct row *r, struct err *e);
 int journal_write_event(struct journal *j, int64_t step, const char *text, struct err *e);
-int journal_flush(struct journal *j, struct err *e);  /* writes the kept lines */
+/* Writes the kept lines to the journal. If that fails, they are kept. */
+int journal_flush(struct journal *j, struct err *e);
 int64_t journal_n_unwritten(const struct journal *j); /* number of kept lines */
 /* Returns true if run.h5 is older than `seconds`, and so old that rewriting it takes at most a
  * twentieth of the time. */

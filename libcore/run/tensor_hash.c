@@ -70,6 +70,7 @@ static int parse_count(const char *text, int64_t *count)
 	return parse_int(text, count) || *count < 0 ? -1 : 0;
 }
 
+/* Sets *hash from 0x and 16 hexadecimal digits. Returns -1 for any other text. */
 static int parse_hash(const char *text, uint64_t *hash)
 {
 	size_t n = strlen(text);
@@ -80,6 +81,7 @@ static int parse_hash(const char *text, uint64_t *hash)
 	return 0;
 }
 
+/* Sets *max from a number >= 0 that is finite in fp32. Returns -1 for any other text. */
 static int parse_max(const char *text, float *max)
 {
 	double x;
@@ -89,6 +91,7 @@ static int parse_max(const char *text, float *max)
 	return isfinite(*max) ? 0 : -1;
 }
 
+/* Copies a name of printable ASCII without spaces. Returns -1 if it is invalid or too long. */
 static int parse_name(const char *text, char *name, size_t capacity)
 {
 	size_t n = strlen(text);

@@ -1,7 +1,7 @@
 /* Reading and writing TensorBoard's event files. */
 #include "run/tfevents.h"
+#include "run/protobuf.h"
 
-#include <endian.h>
 #include <pthread.h>
 
 struct span {
@@ -68,8 +68,6 @@ static double read_double(const char *p)
 
 /* ---- protocol buffers -------------------------------------------------------------- */
 
-enum wire { WIRE_VARINT, WIRE_64, WIRE_BYTES, WIRE_32 = 5 };
-
 struct field {
 	uint64_t number;
 	enum wire wire;
@@ -77,6 +75,7 @@ struct field {
 	struct span bytes; /* the value, if it is not a varint */
 };
 
+/* Reads a varint from the span, and advances it. Returns -1 if it is incomplete. */
 static int read_varint(struct span *s, uint64_t *v)
 {
 	*v = 0;
@@ -129,7 +128,7 @@ static int read_field(struct span *s, struct field *f)
 enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
 enum { MAX_TAG = 1024, SESSION_START = 1 };
 
-/* Converts the bytes of one value of a tensor type. Returns false for other types and sizes. */
+/* Sets *v from the bytes of one value of a tensor type. Returns false for other types and sizes. */
 static bool read_scalar(uint64_t type, struct span s, double *v)
 {
 	if (type == TF_FLOAT && s.n == 4)
@@ -145,8 +144,8 @@ static bool read_scalar(uint64_t type, struct span s, double *v)
 	return true;
 }
 
-/* Reads a tensor with one value. Fields: dtype 1, tensor_content 4, float_val 5, double_val 6,
- * int_val 7, int64_val 10. */
+/* Sets *v from a tensor with one value; false otherwise. Fields: dtype 1, tensor_content 4,
+ * float_val 5, double_val 6, int_val 7, int64_val 10. */
 static bool read_tensor(struct span tensor, double *v)
 {
 	struct field f;
@@ -193,6 +192,7 @@ static int read_summary_value(
 	return rc;
 }
 
+/* Passes each value of a Summary message to the sink. Returns -1 if the message is damaged. */
 static int read_summary(
 	const struct tfevents_sink *t, int64_t step, double wall, struct span summary)
 {
@@ -244,8 +244,8 @@ static int read_event(const struct tfevents_sink *t, struct span event)
 
 enum { HEAD = 12, TAIL = 4 };
 
-/* Reads the next record: length, checksum, data, checksum. Returns 1, 0 if the file ends within
- * it, or -1 if it is damaged. */
+/* Sets *data to the next record's data, and moves *rest past it. Returns 1; 0: the file ends
+ * within the record; -1: it is damaged. */
 static int read_record(struct span *rest, struct span *data)
 {
 	if (rest->n < HEAD)
@@ -285,52 +285,6 @@ int tfevents_read(
 
 /* ---- writing ----------------------------------------------------------------------- */
 
-static void append_u32(struct str *out, uint32_t v)
-{
-	v = htole32(v);
-	str_add(out, &v, sizeof(v));
-}
-
-static void append_u64(struct str *out, uint64_t v)
-{
-	v = htole64(v);
-	str_add(out, &v, sizeof(v));
-}
-
-static void append_varint(struct str *out, uint64_t v)
-{
-	for (; v >= 0x80; v >>= 7)
-		str_putc(out, (char)(v | 0x80));
-	str_putc(out, (char)v);
-}
-
-static void append_key(struct str *out, unsigned field, enum wire wire)
-{
-	append_varint(out, field << 3 | (unsigned)wire);
-}
-
-static void append_bytes(struct str *out, unsigned field, const void *p, size_t n)
-{
-	append_key(out, field, WIRE_BYTES);
-	append_varint(out, n);
-	str_add(out, p, n);
-}
-
-/* Appends a message as a field of a message, and frees it. */
-static void append_message(struct str *out, unsigned field, struct str *message)
-{
-	append_bytes(out, field, message->s, message->len);
-	str_free(message);
-}
-
-static void append_double(struct str *out, unsigned field, double v)
-{
-	uint64_t bits;
-	memcpy(&bits, &v, sizeof(bits));
-	append_key(out, field, WIRE_64);
-	append_u64(out, bits);
-}
-
 void tfevents_put_record(struct str *out, const struct str *data)
 {
 	size_t at = out->len;
@@ -340,6 +294,7 @@ void tfevents_put_record(struct str *out, const struct str *data)
 	append_u32(out, masked_crc(out->s + at + HEAD, data->len));
 }
 
+/* Returns an Event message with its time and step, which the caller frees. */
 static struct str begin_event(double wall, int64_t step)
 {
 	struct str event = {0};
@@ -393,6 +348,7 @@ static void append_metadata(struct str *value)
 	append_message(value, 9, &metadata);
 }
 
+/* Appends a Value message to a Summary: fp32, or a tensor of double if x->wide. */
 static void append_scalar(struct str *summary, const struct tfevents_scalar *x)
 {
 	struct str value = {0};

@@ -21,6 +21,7 @@ double mean_of(const double *x, int64_t n);
 double variance_of(const double *x, int64_t n); /* unbiased; 0 if n < 2 */
 /* Returns the slope of the least-squares line, in x per unit of `at`; 0 if `at` is constant. */
 double slope_of(const double *at, const double *x, int64_t n);
+/* Returns the correlation coefficient of two series; NaN if one is constant. */
 double correlation_of(
 	const double *x, const double *y, int64_t n); /* NaN if x or y is constant */
 
@@ -40,6 +41,7 @@ struct estimate {
 	int64_t df; /* 0: no standard error */
 };
 enum { N_BATCHES = 8 };
+/* Returns the mean of x[n] and its standard error, by the method of batch means. */
 struct estimate batch_means(const double *x, int64_t n);
 
 /* A value and half the width of its confidence interval (NaN: no interval). */

@@ -88,6 +88,7 @@ static int insert_pair(
 	return 0;
 }
 
+/* Builds the table of merges, from pairs of tokens to rank and result. Fails if one is invalid. */
 static int index_merges(struct bpe *b, struct err *e)
 {
 	const struct bpe_rules *r = b->rules;
@@ -285,6 +286,7 @@ static int check_token_normalized(
 	return rc;
 }
 
+/* Fails if the rules of an untrusted tokenizer file contradict each other or the vocabulary. */
 static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct err *e)
 {
 	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)

@@ -13,6 +13,7 @@ static int append_json_string(struct str *out, const char *text, size_t n)
 	return s ? 0 : -1;
 }
 
+/* Appends a token as a JSON string. Fails if it is not UTF-8. */
 static int append_token_json(
 	struct str *out, const struct vocab *v, int64_t id, struct err *e)
 {
@@ -180,6 +181,7 @@ static int append_regex(const char *pattern, struct str *out, struct err *e)
 	return rc;
 }
 
+/* Appends a Split pre-tokenizer for each line of `patterns`. Fails for a rule without a regex. */
 static int append_splits(struct str *out, const char *patterns, struct err *e)
 {
 	int rc = 0;
@@ -231,6 +233,7 @@ static int check_added_text(const struct bpe *b, const struct vocab *v, uint32_t
 				 other);
 }
 
+/* Appends the added tokens as JSON objects. Fails if Hugging Face would read one differently. */
 static int append_added(struct str *out, const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r, struct err *e)
 {
@@ -285,6 +288,7 @@ static void list_ranked_merges(const struct bpe *b, const struct vocab *v,
 	}
 }
 
+/* Appends the merges as JSON strings, derived from the ranks if the vocabulary has none. */
 static void append_merges(struct str *out, const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r)
 {

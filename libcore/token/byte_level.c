@@ -60,6 +60,7 @@ json_t *parse_vocab_json(const struct str *text, const char *path, struct err *e
 	return j;
 }
 
+/* Sets *id from a JSON integer. Fails, naming the token, if it is not a valid id. */
 static int parse_vocab_id(
 	const json_t *number, const char *text, uint32_t *id, struct err *e)
 {
@@ -88,8 +89,8 @@ int read_byte_level_vocab(
 		str_clear(&bytes);
 		if (!*text || decode_byte_level(text, &bytes)) {
 			rc = err_set(e, EX_DATAERR,
-				"token '%.60s' (%u) is not written with GPT-2's characters for "
-				"bytes",
+				"token '%.60s' (ID %u) has a character that is not one of GPT-2's "
+				"characters for bytes",
 				text, id);
 			break;
 		}

@@ -41,6 +41,7 @@ static uint32_t *next_output(const struct output *o)
 	return o->ids ? o->ids + o->n : NULL;
 }
 
+/* Appends a splitter for each line of `lines` to s->patterns. */
 static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 {
 	scoped_str line = {0};
@@ -155,6 +156,7 @@ static int encode_words(struct encoder *s, int depth, const char *text, int64_t 
 	return 0;
 }
 
+/* Fails if the text has a byte for which the vocabulary has no token. */
 static int check_byte_tokens(
 	const struct bpe *b, const char *text, int64_t n, struct err *e)
 {
@@ -242,18 +244,18 @@ static int64_t normalize_and_encode(struct encoder *s, const char *text, int64_t
 		return encode_normalized(s, text, n, final, o, e);
 	int64_t at = 0;
 	for (int64_t window = NORMAL_WINDOW; at < n;) {
-		int64_t here = min64(window, n - at);
-		int64_t used =
-			encode_window(s, text + at, here, final && here == n - at, o, e);
+		int64_t n_bytes = min64(window, n - at);
+		int64_t used = encode_window(
+			s, text + at, n_bytes, final && n_bytes == n - at, o, e);
 		if (used < 0)
 			return -1;
-		if (!used && here >= MAX_NORMAL_WINDOW &&
-			!is_normalized(s->table, text, here))
+		if (!used && n_bytes >= MAX_NORMAL_WINDOW &&
+			!is_normalized(s->table, text, n_bytes))
 			return err_set(e, EX_DATAERR,
 				"the text has a word of more than %lld bytes, which cannot be "
 				"normalized in pieces",
-				(long long)here);
-		if (!used && here == n - at)
+				(long long)n_bytes);
+		if (!used && n_bytes == n - at)
 			break;
 		at += used;
 		window = used ? NORMAL_WINDOW : 2 * window;

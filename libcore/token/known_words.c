@@ -57,7 +57,7 @@ void known_words_close(struct known_words *k)
 	free(k);
 }
 
-/* Encodes a word without the cache. */
+/* Encodes a word without the cache to `out`. Returns the number of tokens. */
 static int64_t encode_uncached(
 	const struct bpe *b, const char *word, int64_t n, uint32_t *out)
 {

@@ -45,6 +45,7 @@ struct token_list {
 	size_t n_heap, cap_heap;
 };
 
+/* Moves element i down to its place in the min-heap. */
 static void heap_sift_down(struct token_list *l, size_t i)
 {
 	uint64_t x = l->heap[i];
@@ -87,6 +88,7 @@ static void push_pair(const struct bpe *b, struct token_list *l, uint32_t at)
 		heap_push(l, (uint64_t)rank << 32 | at);
 }
 
+/* Fills the list with the word's bytes as tokens, and the heap with their merges. */
 static void list_fill(const struct bpe *b, struct token_list *l, const uint8_t *word)
 {
 	size_t n = (size_t)l->n;

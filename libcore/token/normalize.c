@@ -26,6 +26,7 @@ static bool form_composes(enum normal_form form)
 	return form == NORMAL_NFC || form == NORMAL_NFKC;
 }
 
+/* Writes the canonical or compatibility decomposition of a character. Returns its length. */
 static int64_t decompose(bool is_compatible, uint32_t code, int32_t out[MAX_DECOMPOSED])
 {
 	int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE |
@@ -214,9 +215,9 @@ static void sort_marks(int32_t *codes, int64_t n)
 	for (int64_t i = 0; i < n; i++)
 		at[combining_class(copy[i])]++;
 	for (int c = 0; c < 256; c++) {
-		int64_t here = at[c];
+		int64_t n_marks = at[c];
 		at[c] = sum;
-		sum += here;
+		sum += n_marks;
 	}
 	for (int64_t i = 0; i < n; i++)
 		codes[at[combining_class(copy[i])]++] = copy[i];
@@ -232,6 +233,7 @@ static void sort_all_marks(int32_t *codes, int64_t n)
 	}
 }
 
+/* Returns true if normalization knows this character (Unicode 9.0), by binary search. */
 static bool is_known(uint32_t code)
 {
 	int low = 0, high = normalize_n_runs;

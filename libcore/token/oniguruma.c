@@ -50,6 +50,7 @@ static const struct {
 	{'D', "\\P{Nd}", "\\P{Nd}"},
 };
 
+/* Returns true if "NAME}" is a derived property of Unicode, not a script or category. */
 static bool is_derived_property(const char *name)
 {
 	static const char *const all[] = {
@@ -204,7 +205,8 @@ static void insert_text(struct str *out, size_t at, const char *text)
 	str_puts(out, rest.s);
 }
 
-/* Rewrites {n,m}, with w->p at the brace. A + after it repeats it (not possessive as in PCRE2). */
+/* Rewrites {n,m}, with w->p at the brace; {,m} becomes {0,m}. A + after it repeats it (not possessive
+ * as in PCRE2), and so does a ? after {n}. */
 static int rewrite_interval(struct rewriting *w, struct err *e)
 {
 	const char *p = w->p + 1;
@@ -223,6 +225,7 @@ static int rewrite_interval(struct rewriting *w, struct err *e)
 	return 0;
 }
 
+/* Rewrites the next element of an Oniguruma pattern for PCRE2, appends it and advances w->p. */
 static int rewrite_next(struct rewriting *w, struct err *e)
 {
 	char c = *w->p;

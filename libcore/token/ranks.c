@@ -31,6 +31,7 @@ int base64_decode(const char *text, size_t n, struct str *out)
 	return 0;
 }
 
+/* Adds the token of a line "base64 rank" to the vocabulary. Ranks must be consecutive. */
 static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char *line,
 	size_t n, struct err *e)
 {
@@ -49,12 +50,13 @@ static int read_rank_line(struct vocab_builder *b, struct str *bytes, const char
 	if (parse_int(number, &rank) || rank < 0 || rank >= MAX_VOCAB_IDS)
 		return err_set(e, EX_DATAERR, "'%s' is not a rank", number);
 	if (rank != b->n)
-		return err_set(e, EX_DATAERR, "the rank is %lld, but %lld is expected",
+		return err_set(e, EX_DATAERR, "the rank of the token is %lld, not %lld",
 			(long long)rank, (long long)b->n);
 	vocab_builder_add(b, (uint32_t)rank, bytes->s, bytes->len);
 	return 0;
 }
 
+/* Adds the tokens of all lines; empty lines are skipped. Errors name the line. */
 static int read_rank_lines(struct vocab_builder *b, const struct str *text, struct err *e)
 {
 	scoped_str bytes = {0};

@@ -16,7 +16,7 @@ struct masks {
 	uint64_t letter, upper, number, white, space, newline, quote, slash, wide;
 };
 
-/* Selects the bytes of x with values [first, first + n). */
+/* Returns a mask of the bytes of x with values [first, first + n). */
 static inline __m128i bytes_in_range(__m128i x, int first, int n)
 {
 	__m128i from_0 = _mm_sub_epi8(x, _mm_set1_epi8((char)first));
@@ -67,7 +67,7 @@ static inline int first_bit(uint64_t bits)
 	return bits ? __builtin_ctzll(bits) : 64;
 }
 
-/* Selects the runs of bits in `of` whose first bits are in `begins`. */
+/* Returns the runs of bits in `of` whose first bits are in `begins`. */
 static inline uint64_t runs_from(uint64_t begins, uint64_t of)
 {
 	return (of ^ (of + begins)) & of;

@@ -31,6 +31,7 @@ struct split_regex {
 	char *regex; /* in messages */
 };
 
+/* Compiles a pattern. Returns NULL with *e set if it is invalid. */
 static pcre2_code *compile_pattern(const char *regex, uint32_t options, struct err *e)
 {
 	int code;
@@ -75,7 +76,7 @@ static int check_lookbehind(const pcre2_code *code, const char *regex, struct er
 	return 0;
 }
 
-/* PCRE2's callout: counts a step, and ends the match if more steps than allowed were taken. */
+/* Counts a step of a match (a callout), and ends the match after more steps than allowed. */
 static int count_step(pcre2_callout_block *b, void *regex)
 {
 	struct split_regex *x = regex;
@@ -170,6 +171,7 @@ static int run_pattern(struct split_regex *x, const pcre2_code *code,
 	return rc;
 }
 
+/* Sets the error that matching takes too many steps. Returns PCRE2_ERROR_CALLOUT. */
 static int reject_hard_pattern(const struct split_regex *x, struct err *e)
 {
 	err_set(e, EX_DATAERR,
@@ -220,7 +222,8 @@ static int estimate_search_steps(struct split_regex *x, const struct subject *t,
 	return 0;
 }
 
-/* Finds the next match from `from` on, by pieces. Sets *e if it returns PCRE2_ERROR_CALLOUT. */
+/* Sets *begin and *end to the next match from `from` on. Returns PCRE2's code; CALLOUT: *e is set.
+ */
 static int find_match(struct split_regex *x, const struct subject *t, int64_t from,
 	int64_t *begin, int64_t *end, struct err *e)
 {

@@ -48,7 +48,7 @@ static bool is_newline(const struct split_text *t, int64_t i)
 	return t->p[i] == '\n' || t->p[i] == '\r';
 }
 
-/* Returns the letter at i of a suffix; `folded`: in lower case, and U+017F (long s) is an s. */
+/* Returns the letter at i (`folded`: lower case), and sets *len; t->at_end if text may follow. */
 static int suffix_letter(struct split_text *t, int64_t i, bool folded, int *len)
 {
 	*len = 1;
@@ -149,6 +149,7 @@ static int64_t space_end(const struct split_rule *r, struct split_text *t, int64
 	return last > at ? last : i; /* the last character may begin the next word */
 }
 
+/* Returns the end of a word of digits that begins at i: at most r->digits of them, or all. */
 static int64_t digit_word_end(const struct split_rule *r, struct split_text *t, int64_t i)
 {
 	int len;

@@ -149,8 +149,8 @@ extern const struct bpe_model bpe_models[]; /* ends with a NULL name */
 const struct bpe_model *bpe_model_find(const char *name);
 
 enum { N_BYTES = 256 };
-/* byte_level.c: sets the code of the character that GPT-2's files have for each byte: the byte
- * itself, or a code from N_BYTES on if the byte is not printable in Latin-1. */
+/* Sets the code of the character that GPT-2's files have for each byte: the byte itself, or a code
+ * from N_BYTES on if the byte is not printable in Latin-1 (byte_level.c). */
 void byte_level_codes(uint32_t code[N_BYTES]);
 
 /*
@@ -170,15 +170,15 @@ bpe_write_fn bpe_write_vocab, bpe_write_merges, bpe_write_ranks, bpe_write_json;
 
 /* ---- bpe.c: tables; merge.c: a word; encode.c: text ------------------------------- */
 
-/* The tables for encoding. They borrow the vocabulary and the rules. */
 struct bpe;
-struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r,
-	struct err *e); /* NULL on error */
+/* Builds the tables for encoding, which borrow v and r. NULL with *e set: invalid rules. */
+struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r, struct err *e);
 void bpe_close(struct bpe *b);
 
 /* The state of one thread: a cache of words, and scratch memory. */
 struct encoder;
-struct encoder *encoder_open(const struct bpe *b, struct err *e); /* NULL on error */
+/* Opens an encoder for one thread. Returns NULL with *e set if a pattern is invalid. */
+struct encoder *encoder_open(const struct bpe *b, struct err *e);
 void encoder_close(struct encoder *s);
 /* Encodes text[0..n) to at most `capacity` tokens, and sets *n_out to their number. Returns the
  * number of bytes used. The caller passes the rest, which more text could change, again with the

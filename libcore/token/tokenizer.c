@@ -68,6 +68,7 @@ static int foreign_ready(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Sets the error that pt cannot encode with a foreign tokenizer. Returns TEXT_BAD(0). */
 static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
@@ -79,6 +80,7 @@ static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64
 	return TEXT_BAD(0);
 }
 
+/* Makes *t a tokenizer of an unknown kind, which can decode but not encode. */
 static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 {
 	size_t n = strlen(kind);
@@ -101,7 +103,8 @@ int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e)
 {
 	if (n < 1 || n > MAX_VOCAB)
 		return err_set(e, EX_USAGE,
-			"a vocabulary of %lld tokens is not supported", (long long)n);
+			"the vocabulary has %lld tokens; 1 to %d are supported",
+			(long long)n, MAX_VOCAB);
 	if (init_foreign(t, "ids", e))
 		return -1;
 	t->vocab.n = n;
@@ -178,7 +181,8 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 	if (a.n < 1 || a.n > MAX_VOCAB) {
 		tokenizer_release(t);
 		return err_set(e, EX_DATAERR,
-			"a vocabulary of %lld tokens is not supported", (long long)a.n);
+			"the vocabulary has %lld tokens; 1 to %d are supported",
+			(long long)a.n, MAX_VOCAB);
 	}
 	t->vocab.n = a.n;
 	if (h5_get(f, "/tokenizer/offsets", H5_I64, a.n + 1, MAX_VOCAB + 1,

@@ -69,14 +69,17 @@ struct tokenizer_source {
 int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
 /* Makes the tokenizer that s describes; a kind that learns still has no vocabulary. */
 int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);
-/* Makes a tokenizer of n tokens with unknown bytes, which cannot encode and decodes to nothing. */
 enum { MAX_VOCAB = 1 << 24 };
+/* Makes a tokenizer of n tokens with unknown bytes, which cannot encode and decodes to nothing. */
 int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e);
 void tokenizer_release(struct tokenizer *t);
+/* Writes a tokenizer to the group /tokenizer of an HDF5 file. */
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
+/* Reads the tokenizer of an HDF5 file, for tokenizer_release(); an unknown kind can only decode. */
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
 /* Serializes a tokenizer, without its chat template, to send it to another rank, and back. */
 void tokenizer_pack(const struct tokenizer *t, struct str *out);
+/* Makes a tokenizer from the bytes that tokenizer_pack() wrote, without a chat template. */
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
 /* Returns the maximum number of tokens of n bytes of text. */
 int64_t tokenizer_max_tokens(const struct tokenizer *t, int64_t n);

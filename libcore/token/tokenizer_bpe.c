@@ -32,6 +32,7 @@ const struct bpe_rules *bpe_rules_of(const struct tokenizer *t)
 						   : NULL;
 }
 
+/* Frees the encoders, tables and rules, but not the state itself, which the caller frees. */
 static void release_bpe(struct tokenizer *t)
 {
 	struct bpe_state *o = t->own;
@@ -102,6 +103,7 @@ static void return_encoder(struct bpe_state *o, struct encoder *s)
 	pthread_mutex_unlock(&o->lock);
 }
 
+/* Encodes text with an encoder of the pool, so threads do not wait. Returns the bytes used. */
 static int64_t encode_bpe(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
@@ -162,9 +164,8 @@ struct attrs {
 
 const struct h5_field bpe_fields[] = {
 	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
-		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or a "
-		"regular "
-		"expression; with several lines, each splits the words of the previous line"},
+		"pattern that splits text into words: gpt2, cl100k, o200k, llama3, qwen2, tekken "
+		"or a regular expression; each further line splits the words of the line before"},
 	{"normalizer", H5_TEXT, offsetof(struct attrs, normalizer), true,
 		"the Unicode normalization form of text before it is split: NFC, NFD, NFKC or NFKD"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
@@ -176,6 +177,7 @@ const struct h5_field bpe_fields[] = {
 	{0},
 };
 
+/* Writes the rules as attributes and datasets of /tokenizer. */
 static int write_rules(const struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
@@ -202,6 +204,7 @@ static int parse_normalizer(const char *name, enum normal_form *form, struct err
 		       : err_set(e, EX_DATAERR, "unknown normalizer '%.40s'", name);
 }
 
+/* Reads the rules from /tokenizer, and checks their ranges. */
 static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 {
 	struct bpe_rules *r = &get_state(t)->rules;
@@ -230,6 +233,7 @@ static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 	return 0;
 }
 
+/* Appends the rules as bytes, which unpack_rules() reads on another rank. */
 static void pack_rules(const struct tokenizer *t, struct str *out)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
@@ -248,6 +252,7 @@ static void *copy_bytes(const char *p, size_t n_bytes)
 	return copy;
 }
 
+/* Sets the rules from bytes that pack_rules() wrote. */
 static void unpack_rules(struct tokenizer *t, const char *p)
 {
 	struct bpe_rules *r = &get_state(t)->rules;

@@ -1,6 +1,7 @@
 /* The byte tokenizer: token i is byte i. */
 #include "token/tokenizer.h"
 
+/* Makes the vocabulary of 256 tokens: token i is byte i. */
 static int make_byte_vocab(struct tokenizer *t, struct err *e)
 {
 	(void)e;
@@ -29,6 +30,7 @@ static int check_byte_vocab(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Copies up to `capacity` bytes as tokens, or counts if `out` is NULL. Returns bytes used. */
 static int64_t encode_bytes(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {

@@ -32,6 +32,8 @@ static inline int next_char(const char *text, int64_t n, uint32_t *c)
 	return *c < 0x80 ? 1 : utf8_decode(text, n, c);
 }
 
+/* Marks the characters of a text for the vocabulary. Returns the bytes used, without an incomplete
+ * character unless `final`. */
 static int64_t mark_chars(
 	struct tokenizer *t, const char *text, int64_t n, bool final, struct err *e)
 {
@@ -49,6 +51,7 @@ static int64_t mark_chars(
 	return i;
 }
 
+/* Makes the vocabulary of all marked characters, in code point order. Fails if there is none. */
 static int number_chars(struct tokenizer *t, struct err *e)
 {
 	uint32_t *table = char_table(t);
@@ -70,6 +73,7 @@ static int number_chars(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Fills the table from character to token. Fails if a token is not one character. */
 static int index_chars(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
@@ -86,6 +90,7 @@ static int index_chars(struct tokenizer *t, struct err *e)
 	return 0;
 }
 
+/* Encodes up to `capacity` characters; only counts if `out` is NULL. Returns the bytes used. */
 static int64_t encode_chars(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {

@@ -32,6 +32,7 @@ static bool is_unset(const json_t *x)
 	       (json_is_number(x) && json_number_value(x) == 0);
 }
 
+/* Fails unless the model is BPE without features that pt does not support. */
 static int check_model(const json_t *model, struct err *e)
 {
 	static const char *const unsupported_keys[] = {"dropout",
@@ -70,6 +71,7 @@ static int read_merge(
 		       : err_set(e, EX_DATAERR, "a merge must be two tokens");
 }
 
+/* Adds the vocabulary and the merges of a checked model, except the tokens in `skip`. */
 static int read_model(const json_t *model, const json_t *skip, struct vocab_builder *b,
 	struct bpe_rules *r, struct err *e)
 {
@@ -91,7 +93,7 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 
 /* ---- added tokens ---------------------------------------------------------------- */
 
-/* Checks an added token. It may also be in the model's vocabulary, with the same id. */
+/* Fails if an added token has another id in the vocabulary, or flags that pt does not support. */
 static int check_added(
 	const json_t *vocab, const char *text, json_int_t id, bool strips, struct err *e)
 {
@@ -260,6 +262,7 @@ static int read_digits(const json_t *d, struct bpe_rules *r, struct err *e)
 	return 0;
 }
 
+/* Adds the pattern of a Punctuation pre-tokenizer. Fails for behaviors that pt does not support. */
 static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 {
 	const char *behavior = json_string_value(json_object_get(p, "behavior"));
@@ -271,6 +274,7 @@ static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 	return 0;
 }
 
+/* Adds the pattern of a ByteLevel pre-tokenizer, if it has one. Fails if none splits the text. */
 static int read_byte_level(const json_t *b, struct bpe_rules *r, struct err *e)
 {
 	if (json_is_true(json_object_get(b, "add_prefix_space")))
@@ -332,6 +336,7 @@ static bool is_char_vocab(const json_t *j)
 	       json_is_array(merges) && !json_array_size(merges);
 }
 
+/* Adds the vocabulary of a model whose tokens are characters, without merges. */
 static int read_char_vocab(
 	const json_t *model, struct vocab_builder *b, struct bpe_rules *r, struct err *e)
 {

@@ -8,6 +8,7 @@ enum { ALPHABETIC = 1, LOWERCASE = 2, UPPERCASE = 4 }; /* the flags of unicode.p
 static uint16_t kinds[CODE_POINTS];
 static uint8_t classes[CODE_POINTS];
 
+/* Returns the CHAR_ class of a general category such as "Lu". */
 static int category_class(const char *category)
 {
 	switch (*category) {
@@ -25,6 +26,7 @@ static int category_class(const char *category)
 	return CHAR_OTHER;
 }
 
+/* Fills kinds[] and classes[], indexed by code point, from the compressed runs. */
 static void fill_tables(void)
 {
 	for (int i = 0; i < unicode_n_runs; i++) {

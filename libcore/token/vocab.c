@@ -231,6 +231,7 @@ static int check_merges(const struct bpe_rules *r, const struct bpe_model *m,
 		path, (long long)r->n_merges, m->name, (long long)m->n_ranked - 256);
 }
 
+/* Reads a merges.txt (vocab.bpe) and the vocabulary in JSON next to it. */
 static int read_merges_file(const struct str *text, const char *path,
 	const struct bpe_model *model, struct vocab *v, struct bpe_rules *r,
 	struct err *e)
@@ -253,6 +254,7 @@ static int reject_sentence_piece(const char *path, struct err *e)
 		path, advice_on(ADVICE_TOKENIZER));
 }
 
+/* Reads a vocabulary of any supported format, detected by its content. */
 static int read_vocab_file(const char *path, const struct bpe_model *model,
 	struct vocab *v, struct bpe_rules *r, struct err *e)
 {

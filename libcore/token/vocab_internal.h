@@ -62,5 +62,5 @@ int read_tekken(
 int base64_decode(const char *text, size_t n, struct str *out);
 /* U+FDD0, a noncharacter: replaces U+0000, which jansson rejects in keys. */
 #define VOCAB_NUL "\xef\xb7\x90"
-/* Parses the JSON of a vocabulary, with VOCAB_NUL for \u0000. */
+/* Returns the parsed JSON of a vocabulary, with VOCAB_NUL for \u0000; NULL with *e set. */
 json_t *parse_vocab_json(const struct str *text, const char *path, struct err *e);

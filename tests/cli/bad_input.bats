@@ -207,7 +207,7 @@ refused() { # CODE TEXT COMMAND...
 		read -ra o <<<"$o"
 		refused 64 ': the name is empty' "${o[@]}" ''
 	done
-	refused 64 'pt-train: out: the name is empty' pt-train --out=
+	refused 64 'pt-train: --out: the name is empty' pt-train --out=
 	# a file or a variable can say that there is none
 	echo 'out = ""' >config
 	PT_OUT='' pt-train --config config --print-config | cmp - <(pt-train --print-config)
@@ -249,7 +249,7 @@ refused() { # CODE TEXT COMMAND...
 @test "a value that is near an enum's is named, from wherever it came" {
 	make_shard
 	refused 64 "arch: 'lama' is none of gpt2, llama, olmo2, gemma2, gemma3, glm4; did you mean 'llama'" pt-train --arch lama
-	refused 64 "environment: PT_ARCH: arch: 'lama'" env PT_ARCH=lama pt-train
+	refused 64 "environment variable PT_ARCH: 'lama'" env PT_ARCH=lama pt-train
 	refused 64 "did you mean 'llama'" pt-train arch=lama
 	echo 'arch = lama' >c.conf
 	refused 65 "c.conf:1: arch: 'lama'" pt-train --config c.conf

@@ -341,9 +341,9 @@ logged() { # COLUMN STEP RUN
 	steps other 2 --layers 2
 	steps wide 2 --dim 32
 	steps gpt2 2 --arch gpt2
-	reports 65 ' has no tensor ' pt-check "$(at run 1)" "$(at other 2)"
+	reports 65 ' is missing, but ' pt-check "$(at run 1)" "$(at other 2)"
 	reports 65 'has 21 tensors, but run/' pt-check "$(at other 1)" "$(at run 2)"
-	reports 65 ' has another shape of ' pt-check "$(at run 1)" "$(at wide 2)"
+	reports 65 ': the shape of ' pt-check "$(at run 1)" "$(at wide 2)"
 	code_of 65 pt-check "$(at run 1)" "$(at gpt2 2)"
 	damage "$(at run 2)" bad.h5 $(($(stat -c %s "$(at run 2)") / 2))
 	reports 65 'bad.h5' pt-check "$(at run 1)" bad.h5

@@ -29,7 +29,7 @@ setup() {
 	reports 64 'give two checkpoints' pt-check base --batch batch.pt
 	head -c 9000 grads.pt >short.pt
 	code_of 65 pt-check base --grads short.pt --batch batch.pt
-	reports 64 'neither counted, weights nor a number' pt-check base --grads grads.pt --batch batch.pt --divide-by 0
+	reports 64 "not 'counted', 'weights' or a number" pt-check base --grads grads.pt --batch batch.pt --divide-by 0
 }
 
 @test "right steps of adapters: the first, the next, with gradients, in one file" {
@@ -89,5 +89,5 @@ setup() {
 	reports 64 'the base model "base" is not a directory here; give --base DIR' \
 		pt-check step-0 step-1 --batch ../batch.pt
 	reports 64 '--freeze is not supported for adapters' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
-	reports 65 'there is no adapter_config.json next to the adapter' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
+	reports 65 'the file adapter_config.json with lora_alpha and r is missing' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
 }

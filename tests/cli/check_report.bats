@@ -73,6 +73,6 @@ make_step() {
 	not grep -qE '(^|[^\])<img' <(grep -v '^    ' r.md)
 	balanced r.html
 	code_of 64 pt-check "$name" after.h5 -o r.htm
-	[ "$output" = "pt-check: report: 'r.htm' ends in none of .html, .md" ]
+	[ "$output" = "pt-check: --report: 'r.htm' ends in none of .html, .md" ]
 	reports 74 'after.h5/r.html: Not a directory' pt-check "$name" after.h5 -o after.h5/r.html
 }

@@ -92,7 +92,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 }
 
 @test "messages name the variable, the option with its dashes, and plain bounds" {
-	reports 64 "environment: PT_LR: lr: 'x' is not a number" env PT_LR=x pt-train
+	reports 64 "environment variable PT_LR: 'x' is not a number" env PT_LR=x pt-train
 	for x in inf -inf; do
 		reports 64 "lr: $x is not finite" pt-train --lr=$x
 	done

@@ -395,7 +395,7 @@ none none -1 0 1" ]
 	head -c 700 bench.h5 >short.h5
 	for f in text short.h5; do
 		cp "$f" before
-		refused 74 "$f: exists, and is not a result of pt-collbench; --overwrite" \
+		refused 74 "$f exists, but is not a result of pt-collbench; --overwrite" \
 			mpiexec -n 2 pt-collbench -e 8 --out "$f"
 		cmp "$f" before
 	done
@@ -439,7 +439,7 @@ none none -1 0 1" ]
 
 @test "bad usage is one message and 64" {
 	refused 64 "did you mean 'allreduce'" mpiexec -n 2 pt-collbench alreduce
-	refused 64 "root: rank 2 does not exist: the group has 2 ranks" mpiexec -n 2 pt-collbench -r 2
+	refused 64 "--root 2: the rank does not exist: the group has 2 ranks" mpiexec -n 2 pt-collbench -r 2
 	refused 64 "neither a rank nor all" pt-collbench -r -1
 	refused 64 "did you mean 'float'" pt-collbench -d floot
 	refused 64 "op:" pt-collbench -o avg
@@ -455,7 +455,7 @@ none none -1 0 1" ]
 	refused 64 "split tp=3" mpiexec -n 2 pt-collbench --split tp=3
 	refused 64 "one rank" mpiexec -n 2 pt-collbench --split tp=1
 	refused 64 "--split" pt-collbench --groups one
-	refused 64 "root: rank 2 does not exist: the group has 2 ranks" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
+	refused 64 "--root 2: the rank does not exist: the group has 2 ranks" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
 	refused 64 "--calls blocking" pt-collbench --calls blocking --overlap
 	refused 64 ".svg, .png, .pdf" pt-collbench --plot x.gif
 	refused 64 "--smoke has no results; omit" pt-collbench --smoke --compare x.h5

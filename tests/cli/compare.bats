@@ -36,7 +36,7 @@ only() { # PROGRAM...
 @test "a plot that cannot be is refused before anything is said" {
 	log_of 3 2 >a
 	code_of 64 pt-compare a a -p x.gif
-	[ "$output" = "pt-compare: plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
+	[ "$output" = "pt-compare: --plot: 'x.gif' ends in none of .svg, .png, .pdf" ]
 }
 
 @test "--quiet says the verdicts only, and has the code" {
@@ -143,7 +143,7 @@ curve() { # SEED ROWS FORMAT
 	sed '/it 3 /s/nll=/&2x/' a >bad
 	reports 1 "the first: loss '" pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
 	reports 2 'pt-compare: a: no line matches the pattern' pt-compare --pattern 'at (?<step>\d+)' a a
-	reports 64 'has no named group' pt-compare --pattern 'it (\d+)' a a
+	reports 64 'no named group' pt-compare --pattern 'it (\d+)' a a
 	reports 64 'character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
 	# of pt-train's logs what is in them is read
 	make_shard
@@ -158,7 +158,7 @@ curve() { # SEED ROWS FORMAT
 	} >a
 	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
 		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
-		says 'pt-compare: a: pattern: matching takes too long on a line that begins with '"'loss=000"
+		says 'pt-compare: a: --pattern: matching takes too long on a line that begins with '"'loss=000"
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many
@@ -184,7 +184,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare --column loss=ce two one
 	code_of 0 pt-compare --column loss=accuracy --column loss=ce two one a
 	code_of 2 pt-compare two one
-	reports 64 'is not OURS=THEIRS' pt-compare --column =ce two one
+	reports 64 'expected OURS=THEIRS' pt-compare --column =ce two one
 	# another program's name of a column is ours
 	code_of 0 pt-compare -y 'lm loss' one one
 	# where no log has a loss, the first curve that all have; and who lacks it

@@ -265,7 +265,7 @@ same_workers() { # A B: the state of both workers
 		cat err
 		[ "$status" -eq 1 ]
 		[ $((SECONDS - begin)) -lt 30 ]
-		grep -qE "waited 3 s for [a-zA-Z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not come" err
+		grep -qE "waited 3 s for [a-zA-Z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not start it" err
 		grep -q '; the last operations of this rank: run/flight-record\.' err
 		[ "$(grep -c . run/flight-record.$((1 - stopped)))" -gt 10 ] # 65, but in graphs
 		rm -r run
@@ -289,7 +289,7 @@ same_workers() { # A B: the state of both workers
 	mistake open-group 'while a group is open'
 	mistake host-memory 'is no memory of the GPU'
 	mistake deadlock 'ranks 0-1 waited for this operation'
-	mistake absent 'rank 1 did not come'
+	mistake absent 'rank 1 did not start it'
 	PT_EMU_LAZY=yes mistake unwaited 'the result is not there'
 }
 

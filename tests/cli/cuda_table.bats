@@ -23,11 +23,15 @@ absent() { # PATTERN FILE
 	PT_EMU_ALGORITHMS="split" on_gpu "${o[@]}" -o late >/dev/null 2>err
 	absent 'no algorithm' err
 	cmp usual/checkpoints/latest.h5 late/checkpoints/latest.h5
-	PT_EMU_ALGORITHMS=none on_gpu "${o[@]}" -o none >/dev/null 2>err
-	pt-compare --rtol 1e-3 usual none
-	grep 'warning: linear_bwd_w: matmul to .* cuBLASLt has no algorithm without split-K .* converting them to fp32, .* MB$' err
-	[ "$(grep -c 'no algorithm' err)" -ge 6 ]
-	[ "$(grep 'no algorithm' err | sort | uniq -d | wc -l)" -eq 0 ]
+	local how
+	for how in none only-split; do
+		PT_EMU_ALGORITHMS=$how on_gpu "${o[@]}" -o "$how" >/dev/null 2>err
+		pt-compare --rtol 1e-3 usual "$how"
+		grep 'warning: linear_bwd_w: matmul to .* cuBLASLt has no algorithm without split-K .* converting them to fp32, .* MB$' err
+		[ "$(grep -c 'no algorithm' err)" -ge 6 ]
+		[ "$(grep 'no algorithm' err | sort | uniq -d | wc -l)" -eq 0 ]
+	done
+	cmp none/checkpoints/latest.h5 only-split/checkpoints/latest.h5
 }
 
 @test "algorithm_table: the quickest candidates that exact runs may use, for --gemm-algorithms" {

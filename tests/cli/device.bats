@@ -42,7 +42,7 @@ says() { # text...: what was said has it
 	unset PT_CUDA
 	run "$BATS_TEST_TMPDIR/alone" name
 	[ "$status" -eq 1 ]
-	says 'device=cuda: built without CUDA'
+	says '--device cuda: built without CUDA'
 	run "$BATS_TEST_TMPDIR/alone" auto
 	[ "$status" -eq 0 ]
 	[[ $output == cpu* ]]
@@ -56,7 +56,7 @@ says() { # text...: what was said has it
 	says "'/nowhere.so' does not exist"
 	PT_CUDA=/nowhere.so run "$try" auto
 	[ "$status" -eq 0 ]
-	says 'no GPU is used: ' "'/nowhere.so' does not exist" 'cpu'
+	says 'using the CPU, not a GPU: ' "'/nowhere.so' does not exist" 'cpu'
 }
 
 @test 'a library that is no library, another one, and that of another version' {
@@ -97,10 +97,10 @@ says() { # text...: what was said has it
 @test 'too little memory: before anything else, and for a product' {
 	PT_EMU_MEMORY=1000000 run "$try" name
 	[ "$status" -eq 1 ]
-	says 'device=cuda: emulated GPU has ' 'nvidia-smi lists'
+	says '--device cuda: emulated GPU has ' 'nvidia-smi lists'
 	PT_EMU_MEMORY=300000000 run "$try" fill
 	[ "$status" -eq 1 ]
-	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'in use'
+	says ' bytes' "out of memory: cannot allocate 1.00 MiB for a matmul's operands" 'in use'
 	PT_EMU_LOAD=2 run "$try" work
 	[ "$status" -eq 1 ]
 	says 'out of memory at add: CUDA needs more than the planned memory'

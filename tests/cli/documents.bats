@@ -56,7 +56,16 @@ make_jsonl() { # N
 	[ "$(value documents bad.h5)" -eq 3 ]
 	reports 65 'bad.jsonl:2:' pt-prepare --strict -t byte bad.jsonl -o no.h5
 	reports 65 "field 'body' (a string) is missing" pt-prepare --field body -t byte d.jsonl -o no.h5
-	says 'none of the 3 documents read is left'
+	says 'documents read: 3; none is left: 3 broken'
+	# also where a vocabulary is learned first
+	head -n 1 bad.jsonl | sed s/text/txt/ >one.jsonl
+	for o in '-t char' '--train-bpe 300 --vocab-out v'; do
+		read -ra o <<<"$o"
+		reports 65 'documents: none; broken lines: 1, first one.jsonl:1: field' pt-prepare "${o[@]}" one.jsonl -o no.h5
+	done
+	reports 65 'documents: 3; none is left: all are filtered out' \
+		pt-prepare --train-bpe 300 --vocab-out v --keep '^never$' d.jsonl
+	[ ! -e v ]
 	not ls no.h5*
 }
 
@@ -103,8 +112,8 @@ make_jsonl() { # N
 	keeps '1 2 3 4 5 6 7 8 9' --max-bytes 7
 	keeps '19 29 39 49 59 69 79 89 99' --keep '\d9' --drop 1000
 	keeps '19 29' --keep '9$' --keep ' [12]' --drop ' 9'
-	reports 64 "regular expression '('" pt-prepare --keep '(' t.txt -o no.h5
-	reports 65 'documents read is left' pt-prepare --keep nothing t.txt -o no.h5
+	reports 64 "--keep '(': byte 1 of the regular expression" pt-prepare --keep '(' t.txt -o no.h5
+	reports 65 'documents read: 1; none is left: 1 without a match of --keep' pt-prepare --keep nothing t.txt -o no.h5
 }
 
 @test "the same bytes with any number of threads and ranks" {

@@ -208,7 +208,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 		rm -r further
 	done
 	code_of 64 mpiexec -n 2 pt-train -q --resume parts/checkpoints/step-00000005.h5 --edit-warmup-steps 9 -o other
-	says 'edit-warmup-steps 9: the run is at step 5, but was started with 3'
+	says '--edit-warmup-steps 9: the run is at step 5, but was started with 3'
 	tiny --eval-only --resume whole | grep -q val_loss=
 }
 
@@ -499,7 +499,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	apart 2 good-own "${good[@]}" --edit-warmup-steps 26 --edit-sync-interval 2
 	diff <(column loss own | head -n 28) <(column loss good-own | head -n 28)
 	not diff -q <(column loss own) <(column loss good-own)
-	refuse "corrupt-batch: '1:4:3' is not" tiny --corrupt-batch 1:4:3
+	refuse "--corrupt-batch '1:4:3': expected" tiny --corrupt-batch 1:4:3
 }
 
 @test "the journal names the workers and units that were left out, and the units that were clipped" {
@@ -537,7 +537,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	column anomalies run | tr '\n' ' ' | grep -qx '0 0 0 0 0 0 0 4 4 4 0 0 0 0 0 '
 	[ "$(grep -c 'all workers were left out, and nothing changed' run/journal.txt)" -eq 3 ]
 	grep -q 'step=22 4 units: all workers were outliers more than 3 times in a row, and were included' run/journal.txt
-	[ "$(grep -c 'warning: step 22: edit-skip-anomaly excluded all workers in 3 ' err)" -eq 1 ]
+	[ "$(grep -c 'warning: step 22: --edit-skip-anomaly excluded all workers in 3 ' err)" -eq 1 ]
 	[ "$(grep -c '^pt-' err)" -eq 1 ]
 	apart 4 parts "${edit[@]}" --edit-ewma-warmup 4 --fsdp 2 --ckpt-every 1 --keep 0 2>/dev/null
 	same_runs run parts
@@ -609,11 +609,11 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
 		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
 	END
-	refuse 'inject-delay: rank 2 does not exist' tiny_on 2 --edit-workers 2 --inject-delay 2:5
-	refuse 'corrupt-batch: worker 2 does not exist' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
-	refuse 'inject-delay: rank 4 does not exist' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
-	refuse 'corrupt-batch: worker 2 does not exist' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
-	refuse "inject-delay: 'some:3' is not" tiny --inject-delay some:3
+	refuse '--inject-delay: rank 2 does not exist' tiny_on 2 --edit-workers 2 --inject-delay 2:5
+	refuse '--corrupt-batch: worker 2 does not exist' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
+	refuse '--inject-delay: rank 4 does not exist' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
+	refuse '--corrupt-batch: worker 2 does not exist' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
+	refuse "--inject-delay 'some:3': expected" tiny --inject-delay some:3
 	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \
 		--edit-wire-density 0.1

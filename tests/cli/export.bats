@@ -134,15 +134,15 @@ equal() { # RUN RUN
 @test "a table or JSON with two fields for one column says which one is read" {
 	printf 'step,train/loss,loss\n1,2,5\n2,3,6\n' >a.csv
 	pt-compare -t a.csv 2>err >out
-	grep -q 'several fields are for loss, and only the last one' err
+	grep -q 'several fields map to loss, but only the last one' err
 	pt-compare -t a.csv --column loss=train/loss 2>err
 	[ "$(grep -c 'several fields' err)" -eq 0 ]
 	printf '"Step","a - loss","a - loss__MIN","a - loss__MAX","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2,3,3,3\n' >w.csv
 	pt-compare -t w.csv 2>err >out
-	grep -q 'several fields are for loss' err
+	grep -q 'several fields map to loss' err
 	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 2 2 2 1 >two.jsonl
 	pt-compare -t two.jsonl 2>err >out
-	grep -q 'several fields are for loss' err
+	grep -q 'several fields map to loss' err
 	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 3 2 2 2 >same.jsonl
 	pt-compare -t same.jsonl 2>err >out
 	[ "$(grep -c 'several fields' err)" -eq 0 ]
@@ -151,7 +151,7 @@ equal() { # RUN RUN
 @test "what cannot be exported, and where to" {
 	printf 'step,loss\n1,2\n' >in.csv
 	mkdir there
-	reports 64 'is neither a .csv or .jsonl file nor a directory' pt-compare in.csv --export x.txt
+	reports 64 'neither a .csv or .jsonl file nor a directory' pt-compare in.csv --export x.txt
 	[ ! -e x.txt ]
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt

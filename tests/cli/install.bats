@@ -36,6 +36,7 @@ want() {
 	for p in "$top"/share/jobs/*; do
 		echo "share/pt/jobs/$(basename "$p")"
 	done
+	(cd "$top/share" && printf 'share/pt/%s\n' python/pt/*.py action/{action.yml,judge,examples/*})
 	echo share/pt/directories
 }
 
@@ -71,6 +72,10 @@ want() {
 	PATH="$PWD/../moved/opt/bin:$PATH" pt-train -p gpt2-124m --print-config | grep -qx 'layers = 12'
 	reports 64 "did you mean 'shakespeare-char'" ../moved/opt/bin/pt-train -p shakespeare-chra --print-config
 	says "in $BATS_TEST_TMPDIR/moved/opt/share/pt/presets"
+	if command -v python3 >/dev/null; then
+		PATH="$PWD/../moved/opt/bin:$PATH" PYTHONPATH=../moved/opt/share/pt/python \
+			python3 -Bc 'import pt; print(pt.compare.__doc__)' | grep -q pt-compare
+	fi
 	# another folder of presets
 	mkdir -p mine/presets
 	echo 'layers = 3' >mine/presets/small.conf

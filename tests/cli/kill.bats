@@ -129,8 +129,8 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 		cat err
 		[ "$status" -eq 1 ]
 		[ $((SECONDS - begin)) -lt 60 ]
-		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not come" err
-		grep -c 'did not come' err | grep -qx 1
+		grep -qE "waited 3 s for [a-z ]+ number [0-9]+ of .* on [a-z*]+: rank $stopped did not start it" err
+		grep -c 'did not start it' err | grep -qx 1
 		# the last operation of a rank that waits is not complete
 		grep -q '; the last operations of this rank: run/flight-record\.' err
 		[ "$(grep -c . run/flight-record.0)" -eq 65 ]

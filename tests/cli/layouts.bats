@@ -167,8 +167,8 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'heads (2) is not divisible by virtual tp (4)' mpiexec -n 4 pt-train "${TINY[@]}" --tp 4
 	refuse 'context (6) is not divisible by 2 x virtual cp (4)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 -T 6
-	refuse '2 stages (pp 2 x pp-stages 1) need as many layers; the model has 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
-	refuse '4 stages (pp 2 x pp-stages 2) need as many layers; the model has 3' \
+	refuse '2 stages (--pp 2 x --pp-stages 1) need as many layers; the model has 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
+	refuse '4 stages (--pp 2 x --pp-stages 2) need as many layers; the model has 3' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 3 --pp 2 --pp-schedule interleaved
 	refuse 'interleaved cannot have 1 stage per rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-schedule interleaved --pp-stages 1

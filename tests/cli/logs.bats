@@ -361,6 +361,6 @@ lab_log() { # LOSS
 	mkfifo share/logs/lab.format
 	PT_SHARE=$PWD/share code_of 65 timeout 10 pt-compare titan titan
 	reports 74 'none.format: No such file' pt-compare --format none.format titan titan
-	reports 64 "format: 'torchtitn' is none of auto, pt, wordplay, " pt-compare --format torchtitn titan titan
+	reports 64 "--format: 'torchtitn' is none of auto, pt, wordplay, " pt-compare --format torchtitn titan titan
 	says "did you mean 'torchtitan'?"
 }

@@ -248,7 +248,7 @@ value() { # COLUMN FILE: of the last row
 	# shellcheck disable=SC2016 # by the shell of the rank
 	code_of 74 timeout 120 mpiexec -n 3 sh -c 'if [ "$PMI_RANK" = 2 ]; then where=missing; else where=there; fi
 		exec pt-train "$@" --offload optimizer --offload-to $where' sh "${TINY[@]}"
-	says 'rank 2: offload-to: missing: No such file'
+	says 'rank 2: --offload-to: missing: No such file'
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
 }
 

@@ -379,7 +379,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	wait_for . d.h5
 	pt-prepare -q text.txt -o /dev/null
 	reports 74 '/dev/full: No space left' pt-prepare text.txt -o /dev/full
-	reports 64 '/dev/null can hold one' pt-prepare text.txt -o /dev/null --shard-size 8K
+	reports 64 '/dev/null can hold only one' pt-prepare text.txt -o /dev/null --shard-size 8K
 	[ -z "$(ls tmp)" ]
 }
 
@@ -575,32 +575,32 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		code_of 65 pt-prepare - -o x.h5 <"$1"
 		says "standard input: ${2%%; *}"
 	}
-	local parquet='PAR1\025\004\025'
-	named "$parquet" d.parquet "a Parquet table, which is not supported; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
-	named 'ARROW1\0\0' d.feather 'an Arrow (Feather) file, which is not supported; convert it: python3'
-	named '\377\377\377\377\020\1' d.arrow "an Arrow stream, as in Hugging Face datasets, which is not supported; convert it: python3"
+	named 'FEA1\0' d.feather "a Feather file, which is not supported; convert it: python3 -c 'import pandas; pandas.read_feather(\"d.feather\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
 	named 'PK\003\004 and more' d.npz 'a zip archive, such as .npz, .docx or .xlsx, which is not supported; unpack it: unzip d.npz'
 	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not supported; decompress it: bzcat d.txt.bz2 >d.txt'
 	named '\3757zXZ\0' d.xz 'compressed by xz, which is not supported; decompress it: xzcat d.xz >d'
 	named '%%PDF-1.7' d.pdf 'a PDF document, which is not supported; convert it: pdftotext d.pdf d.txt'
 	named 'SQLite format 3\0' d.db 'an SQLite database, which is not supported; convert it: sqlite3 d.db'
-	printf "$parquet" | tee chat.jsonl >'a b;c'
-	for o in '--format jsonl' '--chat-template chatml -t byte' '-t byte' '--train-bpe 300 --vocab-out v'; do
+	printf 'FEA1\0' | tee chat.jsonl >'a b;c'
+	printf 'PAR1\025\004\025' >d.parquet
+	code_of 65 pt-prepare --format jsonl d.parquet -o x.h5
+	says 'd.parquet: a Parquet table, which is not supported; omit --format'
+	for o in '--format jsonl' '--chat-template chatml -t byte' '--train-bpe 300 --vocab-out v'; do
 		read -ra o <<<"$o"
 		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
-		says 'chat.jsonl: a Parquet table, which is not supported; convert it'
+		says 'chat.jsonl: a Feather file, which is not supported; convert it'
 		says 'to_json("chat.out.jsonl"'
-		[ "$(grep -vc 'could look like one' <<<"$output")" -eq 1 ]
+		[ "$(grep -vc 'could look like a marker' <<<"$output")" -eq 1 ]
 	done
 	code_of 65 pt-prepare 'a b;c' -o x.h5
-	says 'a b;c: a Parquet table' # and no such name in a command
-	says 'read_parquet("FILE")'
+	says 'a b;c: a Feather file' # and no such name in a command
+	says 'read_feather("FILE")'
 	for url in http://a.b/c.txt https://a.b/c.parquet hf://datasets/x s3://b/c; do
 		reports 64 "$url: URLs are not supported; download it" pt-prepare $url -o x.h5
 	done
 	[ ! -e x.h5 ]
 	# any bytes are tokens, and text may begin so
-	pt-prepare -q -t byte d.parquet -f 0 -o bytes.h5
+	pt-prepare -q -t byte --format text d.parquet -f 0 -o bytes.h5
 	pt-prepare bytes.h5 --decode train | cmp - d.parquet
 	for text in 'BZh is short for something' 'PAR1 and more' 'PK' ':W&B is text' 'FEA1'; do
 		echo "$text" | pt-prepare -q -f 0 | pt-prepare - --decode train | cmp - <(echo "$text")

@@ -105,9 +105,9 @@ value() { # KEY FILE
 		pt-prepare -q -t byte -f 0 --format text in -o c.h5 --overwrite
 		pt-prepare --decode train c.h5 | cmp - <(cat in/*)
 	done
-	reports 65 'standard input: is HDF5' pt-prepare -t byte -o b.h5 <a.h5
+	reports 65 'standard input: HDF5, such as a shard' pt-prepare -t byte -o b.h5 <a.h5
 	code_of 65 bash -c 'cat a.h5 | pt-prepare -t byte text.txt - -o b.h5'
-	says 'standard input: is HDF5'
+	says 'standard input: HDF5, such as a shard'
 	not ls b.h5*
 }
 

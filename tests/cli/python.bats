@@ -51,7 +51,7 @@ print(r.verdict, r.exit_code, r.findings[0].text)'
 @test "errors have the message of the program; names are not options and not read by a shell" {
 	make_step '{"clip": 0.5}'
 	code_of 1 "$python" -c 'import pt; pt.check("step", precision="fp99")'
-	says "pt.programs.ProgramError: pt-check: precision: 'fp99' is none of"
+	says "pt.programs.ProgramError: pt-check: --precision: 'fp99' is none of"
 	mkdir -p './--help/$(touch owned)'
 	mv step/* './--help/$(touch owned)'
 	code_of 0 "$python" -c 'import pt; print(pt.check("--help/$(touch owned)").verdict)'

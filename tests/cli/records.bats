@@ -19,7 +19,7 @@ make_chats() { # N: conversations of one to three questions
 @test "a conversation is shown with what counts" {
 	echo '{"messages": [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4."}]}' >c.jsonl
 	pt-prepare -t byte --chat-template chatml -f 0 c.jsonl -o c.h5 2>err
-	grep -q 'warning: chatml: no marker of the user.s turns is a special token' err
+	grep -q 'warning: --chat-template chatml: no marker of user turns is a special token' err
 	grep -q '12 tokens count (17.4%)' err
 	pt-prepare --show 5 c.h5 >shown
 	cat >want <<-'END'
@@ -140,7 +140,7 @@ make_chats() { # N: conversations of one to three questions
 	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
 	says '/dev/zero: larger than 4 bytes'
 	reports 64 '1 mask files for 2 token files' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
-	reports 64 'are not for shards, which have their own' pt-prepare a.h5 --mask-file ids.mask -o b.h5
+	reports 64 'do not apply to shards, which have their own' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
 	reports 64 'for token files, not for text' pt-prepare text.txt --mask-file ids.mask -o b.h5
 }
@@ -206,8 +206,8 @@ make_chats() { # N: conversations of one to three questions
 	make_chats 2 >c.jsonl
 	reports 64 'conversations need --chat-template' pt-prepare --record messages c.jsonl -o a.h5
 	code_of 64 pt-prepare --record spans --chat-template chatml c.jsonl -o a.h5
-	says 'for --record messages and prompt only'
-	reports 64 '--format text: has no records' pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
+	says 'applies only to --record messages and prompt'
+	reports 64 '--format text has no records' pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
 	reports 64 'give --vocab' pt-prepare --record ids c.jsonl -o a.h5
 	code_of 74 pt-prepare --chat-template nosuch c.jsonl -o a.h5
 	says nosuch
@@ -240,6 +240,6 @@ make_chats() { # N: conversations of one to three questions
 	printf 'a⟦<|endoftext|>⟧\na⟦b<|endoftext|>⟧\n' | diff - shown
 	for bad in x '<|im_end|>' '<|endoftext|>'; do
 		code_of 64 pt-prepare --train-bpe 300 --special-token "$bad" --special-token '<|im_end|>' --vocab-out w "${opts[@]}"
-		says 'special token'
+		says 'special-token'
 	done
 }

@@ -43,7 +43,7 @@ dom_of() { # FILE
 	not grep -oE '(src|href)="[^#]|url\([^#]|@import|https?://[^w]' r.html # (the namespace of SVG is no address)
 	balanced r.html
 	code_of 64 pt-compare a b --report r.htm
-	[ "$output" = "pt-compare: report: 'r.htm' ends in none of .html, .md" ]
+	[ "$output" = "pt-compare: --report: 'r.htm' ends in none of .html, .md" ]
 	reports 2 'a/r.html: Not a directory' pt-compare a b --report a/r.html
 }
 

@@ -85,7 +85,7 @@ make_runs() {
 	pt-sample --logits run the >cpu
 	pt-sample --logits --device cuda run the >gpu
 	not cmp -s cpu gpu
-	reports 1 "device=cuda: PT_CUDA: 'nowhere' does not exist" env PT_CUDA=nowhere pt-sample --device cuda run the
+	reports 1 "--device cuda: PT_CUDA: 'nowhere' does not exist" env PT_CUDA=nowhere pt-sample --device cuda run the
 }
 
 @test "a special token in the prompt, when that is asked for" {
@@ -228,7 +228,7 @@ make_chat() {
 	# a tokenizer that is not of this model
 	cp -r chat.hf bad
 	cp char.hf/tokenizer.json bad
-	reports 65 'bad: 17 tokens, but bad/model.safetensors has 276' pt-sample bad the
+	reports 65 'bad: has 17 tokens, but the vocabulary of bad/model.safetensors has 276' pt-sample bad the
 	echo '{"model": {"type": "Unigram"}}' >bad/tokenizer.json
 	reports 65 "tokenizer.json: the model 'Unigram' is not supported" pt-sample bad the
 	head -c 1000 chat.hf/model.safetensors >bad/model.safetensors

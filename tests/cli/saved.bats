@@ -75,7 +75,7 @@ refused() { # FILE TEXT: by all who read its options
 	done
 	code_of 65 pt-sample evil.h5 x
 	forge good.h5 evil.h5 'layers = 100000'
-	reports 65 '100000 layers, but 20 tensors' tiny -n 6 --resume evil.h5 -o new
+	reports 65 'the file has 20 tensors, but its options, of 100000 layers' tiny -n 6 --resume evil.h5 -o new
 	forge good.h5 evil.h5 lr
 	refused evil.h5 'expected `key = value`'
 }

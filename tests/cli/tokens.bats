@@ -163,7 +163,7 @@ text_of() { # SHARD: all of its text
 	put 2 1 2 3 4 >n.bin
 	reports 64 'some of the files contain tokens, and some text' pt-prepare text.txt n.bin -o b.h5
 	reports 64 'give --out' pt-prepare --to llmc a.h5
-	reports 64 'are not for shards, which have their own' pt-prepare a.h5 --val-file n.bin -o b.h5
+	reports 64 'do not apply to shards, which have their own' pt-prepare a.h5 --val-file n.bin -o b.h5
 	reports 64 'the vocabulary is given more than once' pt-prepare n.bin --vocab 5 --vocab-from a.h5 -o b.h5
 	reports 64 'for token files, not for text' pt-prepare text.txt --vocab 5 -o b.h5
 	reports 64 'for token files, not for text' pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null

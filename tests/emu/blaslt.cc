@@ -72,7 +72,6 @@ enum {
 	FIRST_ID = 10,
 	ALGOS = 3,
 	MORE_SPLIT = 8,
-	NO_ALGO = -99,
 	SPLIT_WORKSPACE = 1 << 16
 };
 
@@ -384,14 +383,21 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 	return check_epilogue(d, a, to);
 }
 
-/* The first suggested algorithm for 16-bit operands. PT_EMU_ALGORITHMS=none: there is none. split: eight
- * come first that split sums without a reduction, which exact matmuls must find out by themselves. */
-static int first_algo(const struct layout *a)
+/* Stores the range of suggested algorithms for 16-bit operands in *begin and *end. PT_EMU_ALGORITHMS=none:
+ * no algorithm. split: eight that split sums without a reduction come first, which exact matmuls must
+ * detect by themselves. only-split: only these eight. */
+static void algo_range(const struct layout *a, int *begin, int *end)
 {
 	const char *how = getenv("PT_EMU_ALGORITHMS");
+	*begin = 0, *end = ALGOS;
 	if (!how || bytes_of(a->type) != 2)
-		return 0;
-	return strcmp(how, "none") ? -MORE_SPLIT : NO_ALGO;
+		return;
+	if (!strcmp(how, "none"))
+		*end = 0;
+	else
+		*begin = -MORE_SPLIT;
+	if (!strcmp(how, "only-split"))
+		*end = 0;
 }
 
 static bool has_scales(const struct desc *d)
@@ -413,7 +419,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
 		layout_of(c), layout_of(to));
 	if (rc)
 		return rc;
-	int begin = first_algo(layout_of(a)), end = begin == NO_ALGO ? begin : ALGOS;
+	int begin, end;
+	algo_range(layout_of(a), &begin, &end);
 	for (int i = begin; i < end && *found < asked; i++) {
 		cublasLtMatmulHeuristicResult_t *r = &results[*found];
 		const struct desc *d = (const struct desc *)desc;

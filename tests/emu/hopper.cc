@@ -40,7 +40,7 @@ struct load {
 
 /* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
  * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
- * stores_tell(), which is checked for copies from shared memory alone. */
+ * publish_stores(), which is checked for copies from shared memory alone. */
 enum { BROUGHT = 1 << 16 };
 
 /* The state of each block that runs. */
@@ -140,7 +140,7 @@ void emu_barrier_make(uint64_t *p, int count)
 		emu_thread(), 0, 0, syncs(), emu_cluster_syncs(), false};
 }
 
-void emu_barriers_tell(void)
+void emu_publish_barriers(void)
 {
 	for (int i = 0; i < h->n_barriers; i++)
 		h->barriers[i].told |= h->barriers[i].maker == emu_thread();

@@ -34,9 +34,9 @@ void emu_stores_use(int block)
 	h = &states[block];
 }
 
-void emu_stores_tell(void)
+void emu_publish_stores(void)
 {
-	emu_needs_hopper("stores_tell");
+	emu_needs_hopper("publish_stores");
 	h->tells[emu_thread()]++;
 }
 

@@ -43,7 +43,7 @@ static __global__ void tile_kernel(uint16_t *out, const __grid_constant__ CUtens
 	uint16_t *tile = (uint16_t *)tiles_in(shared);
 	if (threadIdx.x == 0) {
 		barrier_make(barrier, 1);
-		barriers_tell();
+		publish_barriers();
 		barrier_expect(barrier, 2 * n);
 		tile_load(tile, &map, barrier, 8, head, row, batch);
 		out[n] = tile[0]; /* the old value is gone, the new one not yet there */
@@ -126,7 +126,7 @@ static __global__ void store_kernel(const __grid_constant__ CUtensorMap map,
 		*(piece<PANEL>(tile, i / PANEL, i % PANEL / 8) + i % 8) =
 			(uint16_t)(i + 1);
 	if (what != STORE_OF_ONE_TOLD || threadIdx.x == 0)
-		stores_tell();
+		publish_stores();
 	__syncwarp();
 	if (threadIdx.x == 0) {
 		tile_store(&map, tile, 8, STORE_HEAD, STORE_FIRST, BATCH - 1);
@@ -187,7 +187,7 @@ static __global__ void products_kernel(
 	uint32_t a[NT / 2][4];
 	if (threadIdx.x == 0) {
 		barrier_make(barrier, 1);
-		barriers_tell();
+		publish_barriers();
 		barrier_expect(barrier, ROWS * COLS * 2);
 		for (int i = 0; i < COLS / WIDE; i++)
 			tile_load(
@@ -241,7 +241,7 @@ static __global__ void wide_kernel(float *c, const __grid_constant__ CUtensorMap
 	float x[32][4];
 	if (threadIdx.x == 0) {
 		barrier_make(barrier, 1);
-		barriers_tell();
+		publish_barriers();
 		barrier_expect(barrier, 2 * ROWS * COLS * 2);
 		for (int i = 0; i < 2; i++)
 			tile_load(tile + i * ROWS * PANEL, &map, barrier, 0, 0, 0, 0);
@@ -331,7 +331,7 @@ static __global__ void ring_kernel(int *out, int n)
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < 4; i++)
 			barrier_make(full + i, 64);
-		barriers_tell();
+		publish_barriers();
 	}
 	__syncthreads();
 	for (int i = 0; i < n; i++) {
@@ -412,7 +412,7 @@ static __global__ void cluster_kernel(
 	if (threadIdx.x == 0) {
 		barrier_make(full, 1);
 		barrier_make(read, 2);
-		barriers_tell();
+		publish_barriers();
 	}
 	if (what != NOT_SYNCHRONIZED)
 		cluster_sync();
@@ -590,7 +590,7 @@ static __global__ void wrong_kernel(
 	if (threadIdx.x == 0) {
 		barrier_make(barrier, 1);
 		if (what != NOT_TOLD)
-			barriers_tell();
+			publish_barriers();
 	}
 	if (what == NOT_KNOWN) /* by all threads, before its initialization or after */
 		barrier_arrive(barrier);

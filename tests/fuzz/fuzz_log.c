@@ -1,7 +1,7 @@
 /* Logs of runs as text: printed lines and journals, compared, drawn, and gone on with. */
 #include "tests/fuzz/fuzz.h"
 #include "compare/compare.h"
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -20,7 +20,7 @@ import pt  # noqa: E402
 
 # What the finding of a planted bug must contain.
 FINDINGS = {"ddp": {"reduce": "do not count", "divide": "2 times"},
-            "fsdp2": {"reduce": "", "divide": "2 times"},
+            "fsdp2": {"reduce": "the reduce-scatter is missing", "divide": "2 times"},
             "accelerated": {"reduce": "do not count", "divide": "2 times"},
             "trainer": {"divide": "2 times"}}
 

@@ -38,4 +38,5 @@ for step in range(1):
     optimizer.zero_grad()
     batch = {"input_ids": x, "labels": x}  # pt
     pt.save_step(sys.argv[1], model, optimizer, batch, loss=loss, grad_norm=norm, clip=CLIP)  # pt
+pt.save_step(sys.argv[1], None, None)  # after a whole step, further calls do nothing
 dist.destroy_process_group()

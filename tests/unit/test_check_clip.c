@@ -1,4 +1,4 @@
-/* pt-check: gradients that are clipped separately or by another norm, and factors that are counts
+/* pt-check: gradients that are clipped separately or by another norm, or not reduced, and factors that are counts
  * of the batch. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
@@ -190,6 +190,66 @@ TEST(factors_of_counts)
 				s.g.g[i][j] *= (float)factor;
 		s.adam.clip = 0;
 		o.dp = of[k].dp;
+		step_train(&s);
+		step_expect(&s, &o, of[k].text);
+		step_end(&s);
+	}
+}
+
+/* Returns the rank of n that has element j of a tensor. As in Hugging Face's GPT-2, matrices of layers are
+ * stored transposed, and q, k and v as one tensor. */
+static int64_t rank_of(const struct tensor *t, int64_t j, int n, bool is_gpt2)
+{
+	static const char *const fused[] = {"wq.bias", "wk.bias", "wv.bias"};
+	int64_t size = t->dims[0], columns = tensor_size(t) / size, at = j / columns;
+	if (is_gpt2 && t->ndim == 2 && strstr(t->name, "layers."))
+		return j % columns / ((columns + n - 1) / n);
+	for (int k = 0; k < 3 && is_gpt2; k++)
+		if (strstr(t->name, fused[k]))
+			return (k * size + at) / ((3 * size + n - 1) / n);
+	return at / ((size + n - 1) / n);
+}
+
+/* Gives the shards of each of n ranks the gradient of its own sequences. */
+static void keep_own_gradients(struct step *s, int n, bool is_gpt2)
+{
+	for (int i = 0; i < s->g.n; i++)
+		memset(s->g.g[i], 0,
+			(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+	for (int k = 0; k < SEQUENCES; k++) {
+		struct gradients g;
+		reference_float64(&s->w, &s->batch, &(struct variant){.sequence = k}, &g);
+		for (int i = 0; i < g.n; i++)
+			for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++)
+				if (rank_of(&s->w.m.tensors[i], j, n, is_gpt2) ==
+					k * n / SEQUENCES)
+					s->g.g[i][j] += g.g[i][j];
+		gradients_free(&g);
+	}
+}
+
+TEST(not_reduced)
+{
+	static const struct {
+		const char *config;
+		int shards, dp, fsdp;
+		const char *text;
+	} of[] = {{LLAMA, 2, 1, 2,
+			  "each of 2 FSDP ranks has the gradient of its own sequences"},
+		{LLAMA, 4, 1, 4,
+			"each of 4 FSDP ranks has the gradient of its own sequences"},
+		{LLAMA, 4, 1, 1,
+			"each of 4 FSDP ranks? has the gradient of its own sequences"},
+		{LLAMA, 2, 2, 1, "no known cause"},
+		{GPT2, 2, 1, 2,
+			"each of 2 FSDP ranks has the gradient of its own sequences"}};
+	for (size_t k = 0; k < ARRAY_LEN(of); k++) {
+		struct check_opts o = plain_check;
+		struct step s;
+		step_begin(&s, of[k].config);
+		o.dp = of[k].dp;
+		o.fsdp = of[k].fsdp;
+		keep_own_gradients(&s, of[k].shards, strstr(of[k].config, "gpt2"));
 		step_train(&s);
 		step_expect(&s, &o, of[k].text);
 		step_end(&s);

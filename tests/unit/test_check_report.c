@@ -12,10 +12,10 @@ static struct err e;
 
 static void add_tensor(struct step_check *c, const char *name, double ratio)
 {
-	c->of = xgrow(c->of, c->n, sizeof(*c->of));
+	c->tensors = xgrow(c->tensors, c->n, sizeof(*c->tensors));
 	c->order = xgrow(c->order, c->n, sizeof(*c->order));
 	c->order[c->n] = c->n;
-	struct tensor_check *x = &c->of[c->n++];
+	struct tensor_check *x = &c->tensors[c->n++];
 	*x = (struct tensor_check){.n = 64, .norm = 1, .factor = 1, .cause = -1};
 	snprintf(x->name, sizeof(x->name), "%s", name);
 	x->gradient = (struct distance){ratio * 1e-5, 1e-5, true, !(ratio <= 1)};
@@ -49,15 +49,15 @@ static void begin(struct step_check *c, int layers)
 
 static void end(struct step_check *c)
 {
-	free(c->of);
+	free(c->tensors);
 	free(c->order);
 }
 
 static struct tensor_check *find(struct step_check *c, const char *name)
 {
 	for (int i = 0; i < c->n; i++)
-		if (!strcmp(c->of[i].name, name))
-			return &c->of[i];
+		if (!strcmp(c->tensors[i].name, name))
+			return &c->tensors[i];
 	fail_msg("no tensor %s", name);
 	return NULL;
 }

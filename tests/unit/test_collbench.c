@@ -349,7 +349,7 @@ TEST(what_is_written_is_read)
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
 	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);
 	assert_int_equal(bench_file_read("result.h5", &back, &e), -1);
-	assert_string_equal(e.msg, "result.h5: row 1: has no collective, size or group");
+	assert_string_equal(e.msg, "result.h5: row 1 has no collective, size or group");
 	free(t.fits);
 	unlink("result.h5");
 	assert_int_equal(bench_fits_read("result.h5", &fits, &n, &e), -1);

@@ -157,7 +157,7 @@ static double least_bound(const struct step_check *c)
 {
 	double least = INFINITY;
 	for (int i = 0; i < c->n; i++)
-		least = fmin(least, c->of[i].gradient.bound);
+		least = fmin(least, c->tensors[i].gradient.bound);
 	return least;
 }
 
@@ -188,8 +188,8 @@ static bool is_right(const char *family, const char *config)
 	/* (bounds are measured, also without kernels: 2e-5 is taken where they are not) */
 	assert_true(least_bound(&c) < 1.9e-5);
 	for (int i = 0; i < c.n && right; i++)
-		right = c.of[i].gradient.tested && c.of[i].moments.tested &&
-			c.of[i].update.tested;
+		right = c.tensors[i].gradient.tested && c.tensors[i].moments.tested &&
+			c.tensors[i].update.tested;
 	step_check_close(&c);
 	strs_free(&batch);
 	return right;

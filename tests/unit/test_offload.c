@@ -121,7 +121,7 @@ TEST(cannot_be_made)
 	assert_null(offload_file_open("no-such-folder", MIB, &e));
 	assert_int_equal(e.code, EX_IOERR);
 	assert_string_equal(
-		e.msg, "offload-to: no-such-folder: No such file or directory");
+		e.msg, "--offload-to: no-such-folder: No such file or directory");
 	e = (struct err){0};
 	assert_null(offload_file_open(folder, INT64_MAX / 2, &e));
 	assert_int_equal(e.code, EX_IOERR);

@@ -235,7 +235,7 @@ TEST_AFTER(begin, which_turns_count)
 			    "\"weight\": 0.5}]}",
 			"turn 0: its weight is neither 0 nor 1");
 	refuses(&p, "{\"messages\": []}", "the conversation has no turns");
-	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: is not an object");
+	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0 is not an object");
 	refuses(&p, "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}",
 		"no role 'x'");
 	refuses(&p, "{\"text\": \"x\"}",

@@ -295,8 +295,8 @@ static struct kernel_call norm_bwd_call(int64_t rows, int64_t cols)
 /* An error of one bf16 number in one element of a column. */
 DEVICE_TEST(a_wrong_rounding_is_found)
 {
-	static const char *const names[] = {": sums of the copy: element 0, 100 is",
-		": copy of dx: element 702, 100 is"};
+	static const char *const names[] = {": sums of the copy: element [0][100] is",
+		": copy of dx: element [702][100] is"};
 	const struct kernel_call c = norm_bwd_call(4000, 768);
 	struct kernels k = *d->k;
 	if (!d->discrete)
@@ -345,7 +345,7 @@ static void check_said(struct kernel_call c, int64_t at, float value, const char
 static void check_found(struct kernel_call c, int64_t row, int64_t col, float value)
 {
 	char element[64];
-	snprintf(element, sizeof(element), ": element %lld, %lld is ", (long long)row,
+	snprintf(element, sizeof(element), ": element [%lld][%lld] is ", (long long)row,
 		(long long)col);
 	check_said(c, row * c.m[0].cols + col, value, element);
 }
@@ -378,7 +378,7 @@ DEVICE_TEST(writes_behind_a_matrix_are_found)
 DEVICE_TEST(signs_of_zeros_are_compared)
 {
 	const struct kernel_call c = {KERNEL_zero, .m = {shape(1, 9, DT_F32)}};
-	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
+	check_said(c, 5, -0.0f, ": element [0][5] is -0 on the GPU, but 0 on the CPU");
 }
 
 /* ---- columns of another matrix --------------------------------------------------------- */

@@ -88,7 +88,7 @@ TEST(forms_of_weights)
 			.text = "weight nan is not a finite number"},
 		{{w, doubles_file(2, 2, opposite)}, "weights",
 			"the sum of the weights is 0"},
-		{{w, targets}, "-1", "neither counted, weights nor a number above 0"}};
+		{{w, targets}, "-1", "not 'counted', 'weights' or a number above 0"}};
 	for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
 		int64_t n = 0;
 		while (n < 4 && cases[k].files[n])

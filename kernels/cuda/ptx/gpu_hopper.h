@@ -18,7 +18,7 @@ static __device__ inline void barrier_make(uint64_t *barrier, int count)
 }
 
 /* Makes initialized barriers visible to TMA copies. */
-static __device__ inline void barriers_tell(void)
+static __device__ inline void publish_barriers(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
@@ -82,13 +82,14 @@ static __device__ inline void barrier_wait_meanwhile(uint64_t *barrier, int pari
 	barrier_wait(barrier, parity);
 }
 
-/* Named barriers, 1 to 15 (bar.sync, bar.arrive): n_threads counts both the threads that wait and
- * the threads that only arrive. */
+/* Waits at a named barrier, 1 to 15 (bar.sync). n_threads counts both the threads that wait and the
+ * threads that only arrive (turn_give()). */
 static __device__ inline void turn_wait(int id, int n_threads)
 {
 	asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
 }
 
+/* Arrives at a named barrier without waiting. */
 static __device__ inline void turn_give(int id, int n_threads)
 {
 	asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
@@ -96,13 +97,13 @@ static __device__ inline void turn_give(int id, int n_threads)
 
 /* ---- registers ----------------------------------------------------------------------- */
 
-/* setmaxnreg, by all threads of a warpgroup: sets their registers to N. registers_more()
- * waits until enough are free. */
+/* Lowers the registers of this warpgroup's threads to N (setmaxnreg); frees the others. */
 template <int N> static __device__ inline void registers_fewer(void)
 {
 	asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
 }
 
+/* Raises the registers of this warpgroup's threads to N; waits until enough are free. */
 template <int N> static __device__ inline void registers_more(void)
 {
 	asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
@@ -141,7 +142,7 @@ static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 
 /* Orders this thread's stores to shared memory before a tile_store() that reads them. All threads
  * that have stored call this, then synchronize with the thread that calls tile_store(). */
-static __device__ inline void stores_tell(void)
+static __device__ inline void publish_stores(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }

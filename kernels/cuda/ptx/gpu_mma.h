@@ -1,7 +1,7 @@
 /* The instructions of mma.h, for a GPU. */
 #pragma once
 
-/* c += a b */
+/* Adds the product of two bf16 fragments: c += a b. mma.h explains the layouts. */
 static __device__ inline void mma(
 	float c[4], const uint32_t a[4], const uint32_t b[2], __nv_bfloat16)
 {
@@ -31,6 +31,7 @@ static __device__ inline void ldmatrix(uint32_t r[4], const void *row)
 		     : "memory");
 }
 
+/* Loads four 8 x 8 matrices of 16-bit numbers as ldmatrix() does, transposed. */
 static __device__ inline void ldmatrix_transposed(uint32_t r[4], const void *row)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
@@ -41,11 +42,11 @@ static __device__ inline void ldmatrix_transposed(uint32_t r[4], const void *row
 		: "memory");
 }
 
-/* Enqueues a copy of 16 bytes, or of zeros unless `there`, to shared memory; copy_wait() waits. */
-static __device__ inline void copy_async(void *to, const void *from, bool there)
+/* Enqueues a copy of 16 bytes, zeros unless is_present, to shared memory; copy_wait() waits. */
+static __device__ inline void copy_async(void *to, const void *from, bool is_present)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-	int n = there ? 16 : 0;
+	int n = is_present ? 16 : 0;
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
 		     :
 		     : "r"(at), "l"(from), "r"(n)

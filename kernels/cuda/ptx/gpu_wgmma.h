@@ -124,6 +124,7 @@ static __device__ inline void wgmma(
 			A_SHARED);
 }
 
+/* Enqueues c = (add ? c : 0) + a b with a in registers; b is as with a in shared memory. */
 template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(
 	float (&c)[NT][4], const uint32_t (&a)[4], uint64_t b, bool add, T number)

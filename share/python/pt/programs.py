@@ -40,20 +40,11 @@ def _run(program: str, options: dict[str, Any], operands: Iterable[PathLike]) ->
 
 
 def check(directory: PathLike, **options: Any) -> SimpleNamespace:
-    """Check a step with pt-check.
+    """Check the step in a directory that `save_step` wrote, with pt-check.
 
-    Parameters
-    ----------
-    directory
-        The directory that `save_step` wrote.
-    **options
-        Options of pt-check, such as ``freeze=["tok_"]``. They override the facts that `save_step` wrote.
-
-    Returns
-    -------
-    SimpleNamespace
-        What ``pt-check --json`` prints, such as ``.verdict`` and ``.findings[0].text``, and ``.exit_code``, 0 to 3.
-        Other exit codes raise `ProgramError`.
+    Options of pt-check, such as ``freeze=["tok_"]``, override the facts that `save_step` wrote. Returns what
+    ``pt-check --json`` prints, such as ``.verdict`` and ``.findings[0].text``, and ``.exit_code``, 0 to 3.
+    Other exit codes raise `ProgramError`.
     """
     with open(os.path.join(directory, "step.json")) as f:
         saved = json.load(f)

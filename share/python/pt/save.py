@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .programs import PathLike
 
+_complete: set[Path] = set()  # directories with a step of this process
+
 
 def _plain(name: str) -> str:  # without the prefixes of wrappers
     return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")
@@ -73,6 +75,7 @@ def save_step(directory: PathLike, model: torch.nn.Module, optimizer: torch.opti
     """Save a step for `check`. Call it on all ranks before an optimizer step, and after it with the batch.
 
     The model may be plain, or wrapped by DDP, FSDP, FSDP2 or DeepSpeed; the optimizer of DeepSpeed may be None.
+    After the second call, further calls with this directory do nothing, so both may stay in the loop.
 
     Parameters
     ----------
@@ -92,12 +95,14 @@ def save_step(directory: PathLike, model: torch.nn.Module, optimizer: torch.opti
     save_batch
         False on ranks with the tokens of another rank, such as all tensor-parallel ranks except the first.
     precision, **options
-        Options of pt-check, such as ``precision="bf16"`` and ``lr=1e-3``.
+        Options of pt-check, such as ``lr=1e-3``. Precision: "bf16" if FSDP2 computes in bf16, or "autocast".
     """
     if isinstance(batch, list) and any(isinstance(x, torch.Tensor) for x in batch):
         raise ValueError("batch is a list of tensors; give a tuple (inputs, labels) for one micro-batch, "
                          "or a list of dictionaries or tuples for several")
-    directory = Path(directory)
+    directory = Path(directory).absolute()
+    if directory in _complete:
+        return
     directory.mkdir(parents=True, exist_ok=True)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     micro = [] if batch is None or not save_batch else batch if isinstance(batch, list) else [batch]
@@ -111,6 +116,8 @@ def save_step(directory: PathLike, model: torch.nn.Module, optimizer: torch.opti
         saved = saved * world
         dist.all_gather_object(saved, saved[0])
     losses = [x for _, x in saved if x is not None]
+    if batch is not None:
+        _complete.add(directory)
     if rank == 0:
         facts = {"loss": _number(losses) if losses else None, "grad_norm": norm, "clip": clip, "precision": precision,
                  "accumulation": max(len(micro), 1), **(_layout(model, world) if layout is None else layout), **options}

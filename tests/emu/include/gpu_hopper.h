@@ -11,7 +11,7 @@
 /* ---- barriers ------------------------------------------------------------------------- */
 
 EMU_INSIDE void emu_barrier_make(uint64_t *barrier, int count);
-EMU_INSIDE void emu_barriers_tell(void);
+EMU_INSIDE void emu_publish_barriers(void);
 EMU_INSIDE void emu_barrier_arrive(uint64_t *barrier, int n_bytes);
 EMU_INSIDE void emu_barrier_arrive_at(uint64_t *barrier, int rank);
 EMU_INSIDE void emu_cluster_sync(const char *file, int line);
@@ -25,9 +25,9 @@ static inline void barrier_make(uint64_t *barrier, int count)
 	emu_barrier_make(barrier, count);
 }
 
-static inline void barriers_tell(void)
+static inline void publish_barriers(void)
 {
-	emu_barriers_tell();
+	emu_publish_barriers();
 }
 
 static inline void barrier_arrive(uint64_t *barrier)
@@ -104,14 +104,14 @@ static inline void tile_load_both(void *to, const CUtensorMap *map, uint64_t *ba
 
 /* ---- stores of tiles ------------------------------------------------------------------- */
 
-EMU_INSIDE void emu_stores_tell(void);
+EMU_INSIDE void emu_publish_stores(void);
 EMU_INSIDE void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4]);
 EMU_INSIDE void emu_stores_commit(void);
 EMU_INSIDE void emu_stores_wait(int groups);
 
-static inline void stores_tell(void)
+static inline void publish_stores(void)
 {
-	emu_stores_tell();
+	emu_publish_stores();
 }
 
 static inline void tile_store(

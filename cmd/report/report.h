@@ -87,6 +87,8 @@ struct figures {
 	bool *lacks_axis;     /* [list.n]: the log has values, but not the axis */
 };
 
+/* Makes the figures of a report: the judged column, its differences, and further columns.
+ * Names the columns that have no figure in f->left_out. Borrows r. */
 void figures_init(struct figures *f, const struct report *r);
 void figures_release(struct figures *f);
 
@@ -101,7 +103,7 @@ void figure_print_spark(const struct figures *f, int run, struct str *out);
 /* Appends a list of the series with samples of their strokes. */
 void figure_print_legend(const struct figures *f, struct str *out);
 
-/* ---- report_page.c, report_data.c ------------------------------------------------------- */
+/* ---- page.c, data.c ------------------------------------------------------- */
 
 void report_print_page(const struct report *r, enum page_kind kind, struct str *out);
 /* Appends the curves, as JSON for the script of the page. */

@@ -1,5 +1,5 @@
 /* Prints the thinned curves of a report as JSON. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 
@@ -104,6 +104,7 @@ static void print_knots(struct str *out, const struct run_log *l, int64_t max)
 	str_putc(out, '}');
 }
 
+/* Appends the names, runs and strokes of all series as JSON objects. */
 static void print_series(struct str *out, const struct figures *f)
 {
 	for (int i = 0; i < f->list.n; i++) {
@@ -119,6 +120,7 @@ static void print_series(struct str *out, const struct figures *f)
 	}
 }
 
+/* Appends a figure as a JSON object: its title, its range of y and its points. */
 static void print_figure(
 	struct str *out, const struct figures *f, const struct figure *fig)
 {

@@ -1,5 +1,5 @@
 /* The curves of a page: chooses columns, numbers of points and ranges. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 
@@ -65,6 +65,7 @@ static void set_range(struct figure *f, int n_series, bool all)
 	}
 }
 
+/* Sets *c to a series' points. Returns false if no run of the series has the column. */
 static bool read_curve(struct figures *f, const struct curve_series *s,
 	const char *column, struct figure_curve *c)
 {
@@ -73,6 +74,7 @@ static bool read_curve(struct figures *f, const struct curve_series *s,
 	return !series_get_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
 }
 
+/* Drops points of a curve so that at most `max` remain. */
 static void thin_curve(struct figure_curve *c, int64_t max)
 {
 	c->n = series_thin(c->p, c->n, max);
@@ -98,6 +100,7 @@ static void subtract_control(
 	test->n = n;
 }
 
+/* Adds a figure without points to f, which has space for it. Returns the figure. */
 static struct figure *add_figure(
 	struct figures *f, const char *column, bool is_difference)
 {
@@ -150,6 +153,7 @@ static void add_difference_figure(struct figures *f)
 	set_range(fig, n, f->r->whole_range);
 }
 
+/* Sets f->x to the range of x of all points of all figures; 0 to 1 if there are none. */
 static void set_x_range(struct figures *f)
 {
 	f->x = (struct scale){INFINITY, -INFINITY, false};

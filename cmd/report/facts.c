@@ -1,10 +1,12 @@
 /* Facts about runs, from their logs: techniques, and properties that differ. */
-#include "compare/report.h"
+#include "report/report.h"
 #include "options/options.h"
 
 /* Limits for hostile logs: pairs of key and value, and the length of each. */
 enum { MAX_PAIRS = 2048, MAX_VALUE = 4096 };
 
+/* Appends a key and its value to the list `to` (struct strs); drops them if the list is
+ * full or one is too long. Returns 0. */
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
 	struct strs *pairs = to;
@@ -25,6 +27,7 @@ static void add_pairs(struct strs *pairs, const char *text, size_t len)
 		conf_parse(text, len, "a log", add_pair, pairs, &ignored);
 }
 
+/* Appends the logged options, and then the command line's, to *pairs. */
 static void add_options(struct strs *pairs, const struct run_log *l)
 {
 	add_pairs(pairs, l->config.s, l->config.len);
@@ -154,6 +157,7 @@ enum group { GROUP_RUN, GROUP_OPTIONS, GROUP_ARITHMETIC, GROUP_ENVIRONMENT, N_GR
 static const char *const group_names[N_GROUPS] = {
 	"run", "option", "arithmetic", "environment"};
 
+/* Appends the keys and values of one group of a log's facts to *pairs. */
 static void add_group_pairs(const struct run_log *l, enum group g, struct strs *pairs)
 {
 	if (g == GROUP_RUN)

@@ -1,6 +1,6 @@
 /* Figures as SVG. A picture is stretched to the available width, except for the width of its
  * lines; its text stands next to it, as HTML. */
-#include "compare/report.h"
+#include "report/report.h"
 
 #include <math.h>
 
@@ -62,6 +62,7 @@ static void append_band(struct str *out, const struct figure_curve *c,
 		append_point(out, 'L', scale_at(x, c->p[k].x), scale_at(y, c->p[k].low));
 }
 
+/* Appends a series as SVG: its line, and its band unless many bands would hide the lines. */
 static void print_curve(
 	const struct figures *f, const struct figure *fig, int series, struct str *out)
 {

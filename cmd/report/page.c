@@ -1,6 +1,6 @@
 /* Prints reports as a page (the parts that need no script) and as Markdown, to paste into a pull
  * request. share/report has the interactive curves. */
-#include "compare/report.h"
+#include "report/report.h"
 #include "compare/speed.h"
 
 PAGE_EMBED(report_curves_html, "share/report/curves.html");
@@ -70,6 +70,8 @@ static void print_linked(struct str *out, const char *text)
 	html_text(out, text);
 }
 
+/* Appends the part of the verdict after ": " as HTML, with links to its steps; nothing if
+ * it has none. */
 static void print_reason(struct str *out, const struct report_run *run)
 {
 	const char *reason = run->verdict ? strstr(run->verdict, ": ") : NULL;
@@ -80,6 +82,7 @@ static void print_reason(struct str *out, const struct report_run *run)
 	str_puts(out, "</span>");
 }
 
+/* Returns true if both runs are controls, or both are tests, with the same verdict text. */
 static bool have_same_verdict(const struct report_run *a, const struct report_run *b)
 {
 	struct str x = {0}, y = {0};
@@ -213,6 +216,7 @@ static void print_run(const struct view *v, int run, const struct str *facts,
 	str_puts(out, "</tr>\n");
 }
 
+/* Appends the section "Runs": a row per run, and a column per fact that any run has. */
 static void print_table(const struct view *v, struct doc *d)
 {
 	const char *head[3 + N_FACTS] = {"Run", v->r->column, "Verdict"};
@@ -244,6 +248,7 @@ static void print_table(const struct view *v, struct doc *d)
 	free(facts);
 }
 
+/* Appends a note that names the columns without a figure; nothing if all have one. */
 static void print_omitted_columns(const struct figures *f, struct str *out)
 {
 	enum { MAX_NAMES = 40 };
@@ -257,6 +262,7 @@ static void print_omitted_columns(const struct figures *f, struct str *out)
 	str_puts(out, f->left_out.n > MAX_NAMES ? ", ...</p>\n" : "</p>\n");
 }
 
+/* Appends the section "Curves": a legend, and all figures as SVG. */
 static void print_curves(const struct view *v, struct doc *d)
 {
 	doc_section(d, "curves", "Curves");
@@ -270,6 +276,7 @@ static void print_curves(const struct view *v, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends a row of the speed table: both values, the change and its 95 % interval. */
 static void print_measure(struct doc *d, const struct speed_diff *x)
 {
 	char text[NUM_TEXT];
@@ -286,6 +293,7 @@ static void print_measure(struct doc *d, const struct speed_diff *x)
 	doc_row_end(d);
 }
 
+/* Appends the section "Speed and memory"; nothing if the logs have no such column in common. */
 static void print_speed(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
@@ -320,6 +328,7 @@ static void print_speed(const struct view *v, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends the section "Comparison": for each test, the lines that pt-compare prints. */
 static void print_details(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
@@ -340,6 +349,7 @@ static void print_details(const struct view *v, struct doc *d)
 	doc_section_end(d);
 }
 
+/* Appends the options and environment in which the runs differ, as a table. */
 static void print_differences(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
@@ -376,6 +386,7 @@ static void print_differences(const struct view *v, struct doc *d)
 
 /* ---- Markdown ---------------------------------------------------------------------- */
 
+/* Appends the table of all runs, in Markdown: its facts and its verdict. */
 static void print_md_runs(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
@@ -402,6 +413,7 @@ static void print_md_runs(const struct view *v, struct doc *d)
 	}
 }
 
+/* Appends what is known of test i and its control, in Markdown. */
 static void print_md_details(const struct view *v, int i, struct str *out)
 {
 	const struct report *r = v->r;
@@ -421,6 +433,7 @@ static void print_md_details(const struct view *v, int i, struct str *out)
 	md_block(out, lines.len ? lines.s : "");
 }
 
+/* Appends the curves as a text graph, or the error message if they cannot be drawn. */
 static void print_md_graph(const struct report *r, struct str *out)
 {
 	const struct graph_style style = {
@@ -441,6 +454,7 @@ static void print_md_graph(const struct report *r, struct str *out)
 	str_free(&text);
 }
 
+/* Appends all sections of the HTML page. context: a struct view. */
 static void print_body(const void *context, struct doc *d)
 {
 	const struct view *v = context;
@@ -453,6 +467,7 @@ static void print_body(const void *context, struct doc *d)
 	print_differences(v, d);
 }
 
+/* Appends the whole report as Markdown. context: a struct view. */
 static void print_markdown(const void *context, struct doc *d)
 {
 	const struct view *v = context;
