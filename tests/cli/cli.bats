@@ -386,7 +386,8 @@ offers() { # PROGRAM WORD...
 		max_grad_norm|unknown option '--max_grad_norm'; did you mean '--clip'?
 		bf16|unknown option '--bf16'; --dtype fp32, bf16, fp16 or float8 sets the precision
 		lora|--lora: adapters such as LoRA are not supported; --freeze REGEX trains a part of the model
-		moe|--moe: mixtures of experts are not supported; --ffn-dim sets the width of the dense layers
+		use_moe|unknown option '--use_moe'; --experts N replaces feed-forward networks by N experts; see pt-experts(7)
+		num_local_experts|unknown option '--num_local_experts'; did you mean '--experts'?
 	END
 	for word in dpo find-lr ema patience use_wandb; do
 		reports 64 'are not supported; ' pt-train --$word 1
