@@ -5,7 +5,7 @@
  *   assembly.h      second half: which documents are written, and in which order
  *   block_writer.h  blocks of tokens, written by several threads
  *   shard_writer.h  the shard files
- *   token_file.h    token files of other programs, read and written
+ *   token_file.h    writes token files of other programs, and converts them (tokens/tokens.h)
  *   train_vocab.h   training of a vocabulary on texts, with vocab/vocab.h
  *
  * Input files are not trusted. Functions that return int return 0, or -1 with *e set. */

@@ -138,8 +138,8 @@ static void skip_value(struct cursor *c)
 
 bool row_find_integers(const char *row, const char *name, struct cell_integers *out)
 {
-	struct cursor c = {.at = row + 1}; /* a row is an object */
-	for (int64_t n = take_int(&c); n; n--) {
+	struct cursor c = {.at = row + 1};
+	for (int64_t n = *row == 'O' ? take_int(&c) : 0; n; n--) {
 		int64_t length = take_int(&c);
 		const char *at = take_bytes(&c, length);
 		if (length == (int64_t)strlen(name) &&

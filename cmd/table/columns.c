@@ -95,6 +95,7 @@ static struct column *read_column(struct source *s, int64_t n, int depth);
 static int read_text(struct source *s, struct column *c)
 {
 	int64_t sum, n;
+	str_puts(&c->bytes, ""); /* not NULL */
 	return read_n(s, &c->values, c->n * (int64_t)sizeof(int64_t)) ||
 			       add_lengths(c, -ROW_TOO_LONG, &sum) || read_int(s, &n) ||
 			       n != sum

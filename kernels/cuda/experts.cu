@@ -32,7 +32,7 @@ static void move_rows(struct device *d, const char *name, struct mat to, struct 
 	const int32_t *index, int64_t rows, int64_t divisor)
 {
 	BUG_ON(to.cols != from.cols || to.type != from.type || divisor > INT32_MAX);
-	by_type(to.type, [&](auto t) {
+	call_by_type(to.type, [&](auto t) {
 		using T = decltype(t);
 		enum { N = PER_PACK<T> };
 		T *p = (T *)to.p;
@@ -108,8 +108,8 @@ void cuda_slots_combine(struct device *d, struct mat y, struct mat x, const int3
 	enum { N = PER_PACK<float> };
 	const struct more_rows rest = {more.p, more.type};
 	BUG_ON(x.cols != y.cols || (more.p && more.cols != y.cols));
-	by_type(y.type, [&](auto t) {
-		by_type(x.type, [&](auto u) {
+	call_by_type(y.type, [&](auto t) {
+		call_by_type(x.type, [&](auto u) {
 			using Y = decltype(t);
 			using X = decltype(u);
 			Y *to = (Y *)y.p;
@@ -162,7 +162,7 @@ void cuda_expert_act_fwd(
 	struct device *d, enum act_kind kind, struct mat a, struct mat ab)
 {
 	BUG_ON(ab.cols != 2 * a.cols || ab.rows != a.rows || ab.type != a.type);
-	by_type(a.type, [&](auto t) {
+	call_by_type(a.type, [&](auto t) {
 		using T = decltype(t);
 		T *to = (T *)a.p;
 		const T *from = (const T *)ab.p;
@@ -227,13 +227,13 @@ void cuda_expert_act_bwd(struct device *d, enum act_kind kind, struct mat dab,
 {
 	BUG_ON(ab.cols != 2 * z.cols || dab.cols != ab.cols || ga.cols != z.cols);
 	BUG_ON(ab.type != z.type || dab.type != z.type || ga.type != z.type);
-	by_type(z.type, [&](auto t) {
+	call_by_type(z.type, [&](auto t) {
 		using T = decltype(t);
 		T *to = (T *)dab.p, *scaled = (T *)ga.p;
 		const T *up = (const T *)z.p, *from = (const T *)ab.p;
 		bool whole = in_packs(z.cols, PER_PACK<T>, to, scaled, up, from);
 		call_gated<T>(d, kind, [&](auto k, auto fast) {
-			by_width(ceil_div(z.cols, PER_PACK<T>), [&](auto w) {
+			call_by_width(ceil_div(z.cols, PER_PACK<T>), [&](auto w) {
 				constexpr int WARPS = decltype(w)::WARPS;
 				launch(d, "expert_act_bwd", grid_of_rows<WARPS>(z.rows),
 					threads_of_rows<WARPS>(), 0,

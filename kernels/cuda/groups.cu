@@ -52,7 +52,7 @@ void cuda_router_logits(
 	struct device *d, const char *name, float *logits, struct mat h, struct mat wr)
 {
 	struct mat z = mat(logits, h.rows, wr.rows);
-	by_type(h.type, [&](auto t) {
+	call_by_type(h.type, [&](auto t) {
 		launch_mixed<decltype(t), false, float, false>(
 			d, name, z, h, wr, h.cols, false);
 	});
@@ -68,7 +68,7 @@ void cuda_route_bwd_x(struct device *d, struct mat dh, struct mat dz, struct mat
 void cuda_route_bwd_w(struct device *d, struct mat dw, struct mat dz, struct mat h)
 {
 	BUG_ON(dw.rows != dz.cols || dw.cols != h.cols || dz.rows != h.rows);
-	by_type(h.type, [&](auto t) {
+	call_by_type(h.type, [&](auto t) {
 		launch_mixed<float, true, decltype(t), true>(
 			d, "route_bwd_w", dw, dz, h, h.rows, false);
 	});
@@ -147,7 +147,7 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	struct group_tile *tiles =
 		(struct group_tile *)cuda_workspace(d, (size_t)n_tiles * sizeof(*tiles));
 	launch(d, name, 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *g, (int)n_tiles);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)x.p, *q = (const T *)w.p;
 		const group_operand<T, false> left = {
@@ -247,7 +247,7 @@ void cuda_groups_bwd_w(struct device *d, const struct group_leaf *leaves, int n_
 	struct mat dy, struct mat x, const struct row_groups *groups)
 {
 	BUG_ON(dy.type != x.type);
-	by_type(x.type, [&](auto t) {
+	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)dy.p, *q = (const T *)x.p;
 		bool whole = columns_in_packs(leaves, n_leaves, PER_PACK<T>);

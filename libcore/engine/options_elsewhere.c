@@ -12,7 +12,8 @@ const struct opt_answer train_answers[] = {
 	{"use-moe top-k", NULL,
 		"--experts N replaces feed-forward networks by N experts; see pt-experts(7)"},
 	{"wandb use-wandb wandb-log wandb-project mlflow comet", NULL,
-		"--log-to wandb:DIRECTORY or tensorboard:DIRECTORY writes logs that these import"},
+		"--log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY "
+		"event files"},
 	{"early-stopping early-stopping-patience patience early-stop",
 		"rules for early stopping",
 		"--ckpt-best keeps the best checkpoint, and pt-compare --follow CONTROL RUN || kill "

@@ -385,11 +385,13 @@ offers() { # PROGRAM WORD...
 		output-dir|unknown option '--output-dir'; did you mean '--out'?
 		max_grad_norm|unknown option '--max_grad_norm'; did you mean '--clip'?
 		bf16|unknown option '--bf16'; --dtype fp32, bf16, fp16 or float8 sets the precision
+		use_wandb|unknown option '--use_wandb'; --log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY event files
+		parquet|unknown option '--parquet'; pt-prepare reads Parquet and Arrow files
 		lora|--lora: adapters such as LoRA are not supported; --freeze REGEX trains a part of the model
 		use_moe|unknown option '--use_moe'; --experts N replaces feed-forward networks by N experts; see pt-experts(7)
 		num_local_experts|unknown option '--num_local_experts'; did you mean '--experts'?
 	END
-	for word in dpo find-lr ema patience use_wandb; do
+	for word in dpo find-lr ema patience; do
 		reports 64 'are not supported; ' pt-train --$word 1
 	done
 	reports 64 "none of fp32, bf16, fp16, float8; --dtype bf16" pt-train dtype=bfloat16

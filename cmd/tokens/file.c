@@ -1,5 +1,5 @@
 /* Reading of token files. */
-#include "prepare/token_file.h"
+#include "tokens/tokens.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

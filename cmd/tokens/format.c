@@ -1,5 +1,5 @@
 /* Formats of tokens: nanoGPT's, llm.c's and Megatron-LM's. All numbers are little-endian. */
-#include "prepare/token_file.h"
+#include "tokens/tokens.h"
 
 #include <fcntl.h>
 
