@@ -117,13 +117,14 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
 	const struct tensor *t = x->tensor;
-	int64_t number = (int64_t)(p->cp.first + x->at.chunk) * t->users_per_slice +
+	int64_t number = (int64_t)x->chunk * t->users_per_slice +
 			 tensor_slice_user(t, p->tp.first + x->at.slice);
 	struct host_mat m = to_host(&r->t.d, x->x);
-	to->first = number * tensor_size(t) + tensor_index(t, x->slice, 0);
-	for (int64_t i = 0; i < t->rows; i++)
+	int64_t first = number * tensor_size(t);
+	to->first = first + tensor_index(t, x->slice, x->first_row);
+	for (int64_t i = 0; i < x->x.rows; i++)
 		tensor_hash_add(&to->sum, m.v + i * t->cols, t->cols,
-			number * tensor_size(t) + tensor_index(t, x->slice, i));
+			first + tensor_index(t, x->slice, x->first_row + i));
 	free(m.to_free);
 }
 
@@ -144,7 +145,7 @@ static void hash_result(void *context, const struct result *x)
 	const struct pass *p = &r->t.pass;
 	struct record *to = add_record(
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
-	to->sum.micro = p->micro.number;
+	to->sum.micro = x->extent == EXTENT_LEAF ? x->micro : p->micro.number;
 	name_result(p->m, x, to);
 	if (x->extent != EXTENT_LEAF) {
 		hash_rows(r, x, to);

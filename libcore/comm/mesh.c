@@ -273,11 +273,11 @@ static void format_group_name(struct mesh_part part, char *name, size_t size)
 		snprintf(name, size, "alone");
 	else if (part.data_run)
 		snprintf(name, size, "ep");
-	else if (part.data_every && !part.hosts && len < size)
-		snprintf(name + len, size - len, " places");
-	else if (part.hosts && len < size)
-		snprintf(name + len, size - len,
-			part.hosts == HOSTS_THIS ? " host" : " hosts");
+	else if (len < size)
+		snprintf(name + len, size - len, "%s%s", part.data_every ? " places" : "",
+			part.hosts == HOSTS_THIS     ? " host"
+			: part.hosts == HOSTS_ACROSS ? " hosts"
+						     : "");
 }
 
 /* Simplifies runs of all ranks or of one rank along dp, fsdp and cp. */

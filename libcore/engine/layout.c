@@ -324,8 +324,9 @@ static int check_experts(const struct train_opts *o, struct err *e)
 		{o->model.balance_loss > 0 && o->model.balance_over == BALANCE_MODEL &&
 				o->resolved.degree[AXIS_PP] > 1,
 			"--balance-over model does not support --pp yet"},
-		{o->tile > 0, "--tile does not support --experts yet"},
-		{o->edit.workers > 0, "--edit-workers does not support --experts yet"},
+		{o->edit.workers > 0 && o->model.router_bias_rate > 0,
+			"--edit-workers and --router-bias are mutually exclusive: each worker "
+			"would balance its own part of the batch"},
 	};
 	return o->model.experts ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }

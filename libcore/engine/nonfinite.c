@@ -60,7 +60,7 @@ static void search_result(void *arg, const struct result *r)
 	p->found = true;
 	p->index = pos;
 	if (r->extent == EXTENT_LEAF) {
-		p->index += tensor_index(r->tensor, r->slice, 0);
+		p->index += tensor_index(r->tensor, r->slice, r->first_row);
 		snprintf(p->where, sizeof(p->where), "gradient of %s", r->name);
 		return;
 	}

@@ -205,17 +205,6 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "pp", "N", "1", T(axis[AXIS_PP]), OPT_REPLAY, -1, 1e5,
 		.elsewhere = "pipeline-model-parallel-size pipeline-parallel-size pipeline-parallel-degree", .help =
 		"Degree of pipeline parallelism: ranks that split the layers."},
-	{OPT_INT, 0, "ep", "N", "1", T(ep), OPT_REPLAY, 1, MAX_ROUTER_EXPERTS,
-		.needs = "--experts",
-		.elsewhere = "expert-parallel-degree expert-parallel-size "
-			     "expert-model-parallel-size", .help =
-		"Degree of expert parallelism: N consecutive ranks of dp x fsdp x cp divide the "
-		"experts of every layer, and send each other the tokens' rows. It takes no ranks "
-		"of its own."},
-	{OPT_DOUBLE, 0, "expert-room", "X", "1.5", T(expert_room), OPT_REPLAY, 1, 1e6,
-		.needs = "--ep", .help =
-		"With --ep, memory for X times the rows that the experts of a rank get if the load "
-		"is balanced. The run ends if a rank gets more rows."},
 	{OPT_INT, 0, "zero", "N", "-1", T(zero), OPT_REPLAY, -1, 3,
 		.elsewhere = "zero-stage sharding-strategy", .help =
 		"ZeRO stage: the state that the ranks of --fsdp and --cp shard. 0: nothing. 1: the "

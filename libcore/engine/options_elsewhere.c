@@ -9,8 +9,8 @@ const struct opt_answer train_answers[] = {
 	{"dpo ppo grpo rlhf kto orpo rl reward-model beta-dpo",
 		"preference optimization and reinforcement learning",
 		"pt-prepare --chat-template makes data for supervised fine-tuning"},
-	{"moe num-experts n-experts n-routed-experts num-local-experts top-k",
-		"mixtures of experts", "--ffn-dim sets the width of the dense layers"},
+	{"use-moe top-k", NULL,
+		"--experts N replaces feed-forward networks by N experts; see pt-experts(7)"},
 	{"wandb use-wandb wandb-log wandb-project mlflow comet", NULL,
 		"--log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY "
 		"event files"},

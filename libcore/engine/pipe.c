@@ -348,6 +348,7 @@ static void load_micro_batch(struct pipe *x, const struct pipe_input *in, int64_
 	struct pass *p = x->pass;
 	int64_t b = p->c.batch;
 	p->micro.empty = i >= in->n;
+	p->micro.turn = i;
 	if (in->microbatches)
 		p->micro.number = microbatches_index(in->microbatches, in->data_rank, i);
 	if (p->micro.empty || !in->windows)

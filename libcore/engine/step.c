@@ -88,11 +88,11 @@ static double step_tokens(const struct trainer *t)
 	return t->data.count;
 }
 
-/* Sets the factors of the losses of routers, in which all tokens of the batch count. */
+/* Sets the factors of the losses of routers, in which all tokens of this worker's batch count. */
 static void set_router_factors(const struct trainer *t, struct pass_step *step)
 {
 	const struct model_config *c = &t->model.c;
-	double rows = (double)t->o.batch * (double)c->context, layers = 1;
+	double rows = (double)(layout_worker_batch(&t->o) * c->context), layers = 1;
 	if (c->balance_over == BALANCE_MODEL)
 		layers = (double)model_layers_of_kind(&t->model, 1);
 	double balance = (double)t->loss_scale * c->balance_loss / layers / rows;
@@ -279,7 +279,7 @@ static void collect_router(struct trainer *t, struct step_result *r)
 	const struct model_config *c = &t->model.c;
 	struct exact losses[N_ROUTER_LOSSES];
 	size_t n = (size_t)(c->layers * c->experts);
-	double terms = (double)t->o.batch * (double)c->context *
+	double terms = (double)(layout_worker_batch(&t->o) * c->context) *
 		       (double)model_layers_of_kind(&t->model, 1);
 	if (!n)
 		return;

@@ -14,9 +14,9 @@
 
 /* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
  * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
- * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots
- * of each [chunk][sequence][expert]; their fractions for the balance loss; the offsets of the rows
- * here. */
+ * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
+ * each [chunk][sequence][expert]; their fractions for the balance loss. If ranks divide the experts:
+ * the offsets of the rows here, and the rows of h that are here. */
 enum {
 	SY = INNER_RESULT,
 	SA = IN_RESULT,
@@ -31,11 +31,13 @@ enum {
 	Y,
 	COUNTS,
 	FRACTIONS,
-	HERE
+	HERE,
+	X
 };
-/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert;
- * of the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. */
-enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, GSY, DSCORES, DSHARED, DX, DGATES };
+/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
+ * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. If
+ * ranks divide the experts: of y, the rows here. */
+enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, GSY, DSCORES, DSHARED, DX, DGATES, DY };
 
 static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
@@ -129,9 +131,12 @@ static void set_expert_sizes(
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
-	if (divides_experts(p))
+	if (divides_experts(p)) {
 		acts[HERE] =
 			(struct mat_size){dispatch_ints(&p->experts), DT_F32, KEPT, 1};
+		acts[X] = grads[DY] =
+			(struct mat_size){c->dim, act, KEPT, p->experts.capacity};
+	}
 	if (!p->c.decode_rows)
 		acts[COUNTS] = (struct mat_size){c->experts, DT_F32, UNTIL_SUBLAYER_ENDS,
 			p->cp.local * p->c.batch};
@@ -193,8 +198,20 @@ static const int32_t *own_offsets(const struct pass *p, const struct sublayer_ru
 	return p->micro.empty ? NULL : sub->acts->m[OFFSETS].p;
 }
 
-/* Exchanges the numbers of rows with the ranks that divide the experts. Ends the program if a rank
- * gets more rows than it has memory for, which all ranks of the group find. */
+/* Ends the program, with a message of one rank of the group: all have found it. */
+static void reject_rows(struct pass *p, int64_t layer)
+{
+	const struct dispatch *x = &p->experts;
+	if (x->c->rank)
+		comm_barrier(x->c);
+	die(EX_FAILED,
+		"layer %lld: the experts of a rank have %.2f times the balanced number of rows, "
+		"which is above --expert-room %g; give a larger --expert-room, or a smaller --ep",
+		(long long)layer, (double)x->most_rows / (double)all_slots(p),
+		p->c.expert_room);
+}
+
+/* Exchanges the numbers of rows with the ranks that divide the experts. */
 static void exchange_counts(struct pass *p, const struct sublayer_run *sub)
 {
 	struct dispatch *x = &p->experts;
@@ -203,12 +220,7 @@ static void exchange_counts(struct pass *p, const struct sublayer_run *sub)
 	dispatch_counts_begin(x, own_offsets(p, sub));
 	dispatch_counts_end(x, sub->acts->m[HERE].p);
 	if (x->most_rows > x->capacity)
-		die(EX_FAILED,
-			"layer %lld: the experts of a rank have %.2f times the balanced number "
-			"of rows, which is above --expert-room %g; give a larger "
-			"--expert-room, or a smaller --ep",
-			(long long)sub->layer,
-			(double)x->most_rows / (double)all_slots(p), p->c.expert_room);
+		reject_rows(p, sub->layer);
 }
 
 /* Uses the numbers of rows of this layer and micro-batch, which were exchanged in its forward. */
@@ -218,23 +230,32 @@ static void use_counts(struct pass *p, const struct sublayer_run *sub)
 		dispatch_restore(&p->experts, own_offsets(p, sub), sub->acts->m[HERE].p);
 }
 
-/* Sends sorted rows of slots to the ranks of their experts. Returns the rows here, in scratch
- * memory, or with one rank the same rows. */
-static struct mat send_rows(struct pass *p, struct mat own)
+/* Sends sorted rows of slots to the ranks of their experts. Returns the rows here, in `to`, or with
+ * one rank the same rows. */
+static struct mat send_rows(struct pass *p, struct mat own, struct mat to)
 {
-	struct mat here = divides_experts(p) ? alloc_here(p, own.cols, own.type) : own;
-	here = rows_to_experts_begin(&p->experts, own, here);
+	struct mat here = rows_to_experts_begin(&p->experts, own, to);
 	dispatch_end(&p->experts);
-	return here;
+	return divides_experts(p) ? mat_rows(here, 0, rows_here(p)) : here;
 }
 
-/* Returns, in scratch memory, the rows here of x [chunk][row][dim]. */
-static struct mat take_rows(struct pass *p, const struct sublayer_run *sub, struct mat x)
+/* Returns the rows here of x [chunk][row][dim]: in `to`, or with one rank in scratch memory. */
+static struct mat take_rows(
+	struct pass *p, const struct sublayer_run *sub, struct mat x, struct mat to)
 {
 	struct mat own = mat_alloc(p->d->scratch, all_slots(p), x.cols, x.type);
 	p->d->k->rows_take(p->d, own, mat_rows(x, 0, all_rows(p)), sub->acts->m[SLOTS].p,
 		gate_cols(p));
-	return send_rows(p, own);
+	return send_rows(p, own, to);
+}
+
+/* Returns the rows of h or of the gradient of y that are here, which the forward or inner backward
+ * has sent; with one rank, takes them again. */
+static struct mat taken_rows(
+	struct pass *p, const struct sublayer_run *sub, struct mat x, struct mat here)
+{
+	return divides_experts(p) ? mat_rows(here, 0, rows_here(p))
+				  : take_rows(p, sub, x, no_mat());
 }
 
 /* Returns the elements of gates, or gradients of gates, [row][gate_cols] as one column. */
@@ -314,13 +335,15 @@ static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub
 		p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
 			all_rows(p), p->rows, gate_cols(p), &how);
 		exchange_counts(p, sub);
-	} else if (keeps_act(p, sub, AB)) {
-		return;
 	}
+	bool has_x = sub->recomputes && (!divides_experts(p) || keeps_act(p, sub, X));
+	bool has_ab = sub->recomputes && keeps_act(p, sub, AB);
+	if (has_x && has_ab)
+		return;
 	use_counts(p, sub);
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat x = take_rows(p, sub, sub->acts->h);
-	for (int s = 0; s < p->tp.local; s++) {
+	struct mat x = take_rows(p, sub, sub->acts->h, m[X]);
+	for (int s = 0; s < p->tp.local && !has_ab; s++) {
 		size_t before = arena_mark(p->d->scratch);
 		p->d->k->groups_fwd(p->d, here_of(p, m[AB], s), x,
 			linear_param(p, sub->tensors->w13, s), &groups);
@@ -411,7 +434,7 @@ static struct mat take_gates(struct pass *p, const struct sublayer_run *sub)
 	const struct mat *m = sub->acts->m;
 	struct mat own = mat_alloc(p->d->scratch, all_slots(p), 1, DT_F32);
 	p->d->k->rows_take(p->d, own, gate_column(p, m[GATES].p), m[SLOTS].p, 1);
-	return send_rows(p, own);
+	return send_rows(p, own, alloc_here(p, 1, DT_F32));
 }
 
 /* Computes dab and ga of slice s from the gradient z of a, where ranks divide the experts. Sends
@@ -491,7 +514,7 @@ static void experts_inner_backward(struct pass *p, const struct sublayer_run *su
 {
 	size_t mark = arena_mark(p->d->scratch);
 	use_counts(p, sub);
-	struct mat dy = take_rows(p, sub, sub->grads->d);
+	struct mat dy = take_rows(p, sub, sub->grads->d, sub->grads->m[DY]);
 	struct mat gates = divides_experts(p) ? take_gates(p, sub) : no_mat();
 	shared_backward(p, sub);
 	for (int s = 0; s < p->tp.local; s++)
@@ -561,9 +584,31 @@ static void get_offsets(
 struct expert_leaves {
 	struct group_leaf *list; /* [experts] */
 	int *expert;		 /* [experts]: the expert of each leaf */
-	int n;
-	int32_t *offsets; /* [groups + 1] */
+	int n, source;		 /* source: the rank that has the rows' micro-batch */
+	int32_t *offsets;	 /* [groups + 1] */
 };
+
+/* Passes a leaf of an expert to the observer, with the micro-batch and the chunk of its source. */
+static void observe_expert_leaf(struct pass *p, const struct tensor *t, struct loc loc,
+	const struct expert_leaves *leaves, int i)
+{
+	const struct mesh *mesh = p->c.mesh;
+	int cp = mesh->degree[AXIS_CP], n = p->experts.c->size;
+	int own =
+		microbatches_rank(mesh->degree, mesh->coord) * cp + mesh->coord[AXIS_CP];
+	int source = own - own % n + leaves->source;
+	observe_result(p, (struct result){.name = t->name,
+				  .gradient = true,
+				  .extent = EXTENT_LEAF,
+				  .at = loc,
+				  .first_row = leaves->expert[i] * t->expert_rows,
+				  .x = leaves->list[i].dw,
+				  .tensor = t,
+				  .slice = tensor_slice(t, p->tp.first + loc.slice),
+				  .micro = microbatches_index(&p->store->c.microbatches,
+					  source / cp, p->micro.turn),
+				  .chunk = source % cp * p->cp.local + loc.chunk});
+}
 
 /* Sets the experts here that have rows in a chunk of a source, without memory for their leaves. */
 static void find_experts(
@@ -604,6 +649,8 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 			     : mat_alloc(p->d->scratch, t->expert_rows, t->cols,
 				       act_type(p));
 	p->d->k->groups_bwd_w(p->d, leaves->list, leaves->n, dy, x, &groups);
+	for (int i = 0; p->observer && i < leaves->n; i++)
+		observe_expert_leaf(p, t, loc, leaves, i);
 	for (int i = 0; i < leaves->n; i++)
 		if (wide)
 			store_leaf_block_done(p->store, t, slice, leaves->expert[i]);
@@ -616,11 +663,11 @@ static void experts_leaf(struct pass *p, const struct sublayer_run *sub,
 }
 
 /* Computes the leaves of all slices from a chunk of a source. x, dy: rows here. */
-static void chunk_leaves(struct pass *p, const struct sublayer_run *sub, struct mat x,
-	struct mat dy, const struct expert_leaves *leaves)
+static void chunk_leaves(struct pass *p, const struct sublayer_run *sub, int c,
+	struct mat x, struct mat dy, const struct expert_leaves *leaves)
 {
 	const struct mat *g = sub->grads->m;
-	struct loc loc = {.layer = sub->layer};
+	struct loc loc = {.layer = sub->layer, .chunk = c};
 	for (; loc.slice < p->tp.local; loc.slice++) {
 		experts_leaf(p, sub, sub->tensors->w13, loc,
 			here_of(p, g[DAB], loc.slice), x, leaves);
@@ -636,16 +683,17 @@ static void all_experts_leaves(struct pass *p, const struct sublayer_run *sub)
 	scoped_ptr struct group_leaf *list = xcalloc(n, sizeof(*list));
 	scoped_ptr int *expert = xcalloc(n, sizeof(*expert));
 	scoped_ptr int32_t *offsets = xcalloc((size_t)n_groups(p) + 1, sizeof(*offsets));
-	struct expert_leaves leaves = {list, expert, 0, offsets};
+	struct expert_leaves leaves = {list, expert, 0, 0, offsets};
 	size_t mark = arena_mark(p->d->scratch);
 	use_counts(p, sub);
-	struct mat x = take_rows(p, sub, sub->acts->h);
-	struct mat dy = take_rows(p, sub, sub->grads->d);
+	struct mat x = taken_rows(p, sub, sub->acts->h, sub->acts->m[X]);
+	struct mat dy = taken_rows(p, sub, sub->grads->d, sub->grads->m[DY]);
 	get_offsets(p, sub, offsets, n_groups(p));
 	for (int source = 0; source < p->experts.c->size; source++)
 		for (int c = 0; c < p->cp.local && has_leaves(p, source); c++) {
+			leaves.source = source;
 			find_experts(p, &leaves, source, c);
-			chunk_leaves(p, sub, x, dy, &leaves);
+			chunk_leaves(p, sub, c, x, dy, &leaves);
 		}
 	arena_reset(p->d->scratch, mark);
 }
@@ -681,7 +729,8 @@ const struct sublayer ffn_experts = {
 		[SLOTS] = RECOMPUTE_FULL,
 		[OFFSETS] = RECOMPUTE_FULL,
 		[FRACTIONS] = RECOMPUTE_FULL,
-		[HERE] = RECOMPUTE_FULL},
+		[HERE] = RECOMPUTE_FULL,
+		[X] = RECOMPUTE_NONE},
 	.add_tensors = add_expert_tensors,
 	.set_sizes = set_expert_sizes,
 	.in_forward = experts_in_forward,

@@ -3,7 +3,7 @@
 
 void observe_result(struct pass *p, struct result r)
 {
-	if (!r.x.p || p->micro.empty)
+	if (!r.x.p || (p->micro.empty && r.extent != EXTENT_LEAF))
 		return;
 	if (r.extent == EXTENT_STREAM)
 		r.first_row += p->first_row;
@@ -20,7 +20,9 @@ void observe_leaf(
 				  .x = x,
 				  .tensor = t,
 				  .slice = tensor_slice(t, p->tp.first + loc.slice),
-				  .use = use});
+				  .use = use,
+				  .micro = p->micro.number,
+				  .chunk = p->cp.first + loc.chunk});
 }
 
 void observe_slices(

@@ -12,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 14 };
+enum { SUBLAYER_MATS = 15 };
 struct sublayer_acts {
 	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
 	struct mat h;		     /* [chunk][row][dim], output of the norm */
@@ -84,12 +84,16 @@ struct result {
 	bool gradient;	  /* x is a gradient, else an activation */
 	enum extent extent;
 	struct loc at;
-	int64_t first_row; /* index of x's first row in the chunk */
-	struct mat x;	   /* device memory */
-	bool integers;	   /* x.p is int32_t * */
-	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight). */
+	/* index of x's first row in the chunk; EXTENT_LEAF: in the slice (x may be some of its rows) */
+	int64_t first_row;
+	struct mat x;  /* device memory */
+	bool integers; /* x.p is int32_t * */
+	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight); the
+	 * micro-batch in the step and the virtual chunk, which with --ep may be another rank's. */
 	const struct tensor *tensor;
 	int slice, use;
+	int64_t micro;
+	int chunk;
 };
 
 /* Receives every result of a micro-batch, in the order of computation. A step begins again if a
@@ -138,6 +142,7 @@ struct pass_step {
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
 	int64_t number;	      /* index in the step */
+	int64_t turn;	      /* of this rank, with or without a micro-batch */
 	int64_t first_sample; /* index of its first sample in the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	bool train;	      /* computes gradients and applies dropout */

@@ -619,6 +619,8 @@ int plan_print(
 	if (ranks > 1) {
 		str_puts(out, "# layout: ");
 		mesh_name(o->resolved.degree, out);
+		if (o->ep > 1)
+			str_printf(out, " ep=%lld", (long long)o->ep);
 		str_printf(out, "; zero %lld; virtual %s\n", (long long)o->zero,
 			o->model.virtual_degrees);
 		mesh_draw(o->resolved.degree, out);

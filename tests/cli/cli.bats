@@ -388,7 +388,8 @@ offers() { # PROGRAM WORD...
 		use_wandb|unknown option '--use_wandb'; --log-to wandb:DIRECTORY writes runs for wandb sync, tensorboard:DIRECTORY event files
 		parquet|unknown option '--parquet'; pt-prepare reads Parquet and Arrow files
 		lora|--lora: adapters such as LoRA are not supported; --freeze REGEX trains a part of the model
-		moe|--moe: mixtures of experts are not supported; --ffn-dim sets the width of the dense layers
+		use_moe|unknown option '--use_moe'; --experts N replaces feed-forward networks by N experts; see pt-experts(7)
+		num_local_experts|unknown option '--num_local_experts'; did you mean '--experts'?
 	END
 	for word in dpo find-lr ema patience; do
 		reports 64 'are not supported; ' pt-train --$word 1

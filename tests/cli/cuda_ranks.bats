@@ -99,6 +99,23 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --fsdp 2 --zero 3
 }
 
+@test "so do two of a mixture of experts; so do graphs and recomputation" {
+	make_shard
+	SMALL+=(-a llama --kv-heads 2 --experts 6 --experts-per-token 2 --expert-dim 24 --router-z-loss 0.01)
+	SMALL+=(--shared-expert-dim 16 --shared-expert-gate)
+	on_gpu 1 -o one >/dev/null
+	same_on 2 --tp 2 --recompute full
+	! spare_starts || return 0
+	same_on 2 --cp 2
+	same_on 2 --fsdp 2 --zero 3
+	SMALL+=(--dtype bf16 --virtual "tp=1,cp=1" --router sigmoid --router-groups 3 --router-top-groups 2)
+	SMALL+=(--router-bias 0.01 --balance-over sequence)
+	on_gpu 1 --overwrite -o one >/dev/null
+	same_on 1 --cuda-graph
+	same_on 2 --pp 2
+	reports 64 '--ep is supported on CPUs only' on_gpu 2 --fsdp 2 --ep 2
+}
+
 @test "so do two in float8; a step of several is no graph" {
 	make_shard
 	SMALL+=(--dtype float8 --no-float8-skip-ends)

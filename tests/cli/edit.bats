@@ -64,6 +64,25 @@ column() { # NAME FOLDER: of all rows that have it
 		--edit-global-loss
 }
 
+@test "experts: workers are data-parallel ranks in the warm-up, and a worker's layout changes no bit" {
+	experts=(-n 10 --layers 2 -a llama --experts 8 --expert-dim 12 --edit-workers 2 --edit-sync-interval 3 "${OUTER[@]}")
+	apart 2 together -n 10 --layers 2 -a llama --experts 8 --expert-dim 12 --dp 2
+	apart 2 warm "${experts[@]}" --edit-warmup-steps 10
+	diff <(column grad_norm together) <(column grad_norm warm)
+	apart 2 alone "${experts[@]}" --edit-warmup-steps 3 "${PENALTY[@]}"
+	while read -r ranks layout; do
+		# shellcheck disable=SC2086 # options are words
+		apart $((2 * ranks)) other --overwrite "${experts[@]}" --edit-warmup-steps 3 "${PENALTY[@]}" $layout
+		pt-compare -q alone other
+		pt-compare -q alone/worker-1 other/worker-1
+	done <<-END
+		2 --fsdp 2 --ep 2 --expert-room 2
+		2 --tp 2
+	END
+	refuse 'edit-workers and --router-bias are mutually exclusive' tiny --edit-workers 1 -a llama --experts 4 \
+		--router sigmoid --router-bias 0.1
+}
+
 @test "a worker's layout changes no bit" {
 	edit=(-n 15 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
 	apart 2 alone "${edit[@]}"

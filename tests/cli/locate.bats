@@ -38,6 +38,19 @@ hashes_on() { # RANKS FILE OPTION...
 	done
 }
 
+@test "leaves of experts have the micro-batch and the chunk of their rows, whoever computes them" {
+	make_shard
+	MODEL+=(--hash-steps 1 -a llama --experts 8 --expert-dim 12 --expert-room 4 -b 6)
+	hashes_on 1 one
+	hashes_on 4 test --dp 4 --ep 4
+	cmp one test
+	hashes_on 4 test --fsdp 2 --cp 2 --ep 2 --zero 3 --recompute full
+	cmp one test
+	hashes_on 4 test --pp 2 --tp 2 --pp-schedule zb-h1
+	cmp one test
+	[ "$(grep -c ' micro=5 phase=backward name=layers.3.experts.w13.weight ' one)" -eq 1 ]
+}
+
 @test "the hashes of Llama and of lower precision are equal, too" {
 	make_shard
 	for of in '--arch llama --kv-heads 1' '--dtype bf16' '--optimizer muon'; do

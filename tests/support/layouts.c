@@ -240,6 +240,10 @@ const struct test_layout layouts[] = {
 	{"llama", "fsdp=2 cp=2 zero=2 offload=grads dtype=fp16 freeze=layers\\.[013]\\."},
 	/* experts */
 	{"mixtral", "recompute=full threads=2"},
+	{"mixtral", "batch=6 fsdp=2 zero=3 tile=2 recompute=selective"},
+	{"dots1", "batch=10 dp=2 fsdp=2 zero=3 tile=4 dtype=bf16"},
+	{"qwen2-moe", "pp=2 zero=0 tile=2 offload=params pp-schedule=1f1b"},
+	{"qwen3-moe", "batch=6 pp=2 tp=2 fsdp=2 zero=3 tile=4 pp-schedule=zb-h1 offload=all"},
 	{"mixtral", "batch=6 dp=2 cp=2 tp=2 sp=no balance-over=model"},
 	{"qwen3-moe", "fsdp=2 cp=2 zero=3 balance-over=model balance-loss=1 recompute=matmuls"},
 	{"dots1", "dp=2 tp=2 router-bias-center=yes dtype=fp16"},
@@ -282,6 +286,7 @@ const struct test_layout layouts[] = {
 	/* experts that ranks divide, each with memory for all rows that there may be */
 	{"mixtral", "dp=2 ep=2 expert-room=4"},
 	{"dots1", "batch=10 dp=4 ep=4 expert-room=4"},
+	{"dots1", "batch=10 dp=2 fsdp=2 zero=3 tile=2 ep=4 expert-room=4"},
 	{"qwen2-moe", "batch=10 dp=4 ep=2 expert-room=4 recompute=full"},
 	{"qwen2-moe", "batch=6 fsdp=3 zero=3 ep=3 expert-room=4 dtype=bf16"},
 	{"mixtral", "fsdp=4 zero=3 ep=2 expert-room=4 fsdp-kind=flat"},

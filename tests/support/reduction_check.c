@@ -49,25 +49,41 @@ static bool has_use(const struct fake_rank *p, const struct tensor *t, int use)
 	       has_unit(last_stage(p), t->unit);
 }
 
-/* Writes the leaf of a stack expert by expert, or with `done` tells the store that it is written. */
-static void push_experts(struct fake_rank *p, const struct tensor *t, int slice,
-	int chunk, int64_t micro, bool done, bool counts)
+/* Writes a leaf of a stack, expert by expert. */
+static void push_experts(
+	struct fake_rank *p, const struct tensor *t, int slice, int chunk, int64_t micro)
 {
 	int tensor = (int)(t - p->table);
-	for (int k = 0; k < t->experts && counts; k++) {
+	int first = (int)(t->held_first / t->expert_rows);
+	int end = first + (int)(t->held_rows / t->expert_rows);
+	for (int k = first; k < end; k++) {
 		if (store_expert_is_idle(t, k, micro, chunk))
 			continue;
 		struct mat x = store_leaf_block(p->s, t, slice, k);
-		for (int64_t i = 0; i < x.rows * x.cols && !done; i++)
+		for (int64_t i = 0; i < x.rows * x.cols; i++)
 			((uint32_t *)x.p)[i] = leaf_bits(tensor,
 				tensor_index(t, slice, k * t->expert_rows + i / x.cols) +
 					i % x.cols,
 				micro, 0, chunk, 0);
-		if (done)
-			store_leaf_block_done(p->s, t, slice, k);
+		store_leaf_block_done(p->s, t, slice, k);
 	}
-	if (done)
-		store_leaves_written(p->s, t, slice, counts);
+	store_leaves_written(p->s, t, slice, 1);
+}
+
+/* Writes the leaves of a stack, from the chunks of all ranks with which this one divides the experts. */
+static void push_stack(
+	struct fake_rank *p, const struct tensor *t, int slice, int64_t turn)
+{
+	const struct microbatches *m = &p->s->c.microbatches;
+	int cp = checked->l.degree[AXIS_CP], chunks = checked->chunks / cp;
+	int ep = checked->l.ep ? checked->l.ep : 1;
+	int first = mesh_data_index(p->mesh.degree, p->mesh.coord) / ep * ep;
+	for (int i = first; i < first + ep; i++) {
+		int64_t micro = microbatches_index(m, i / cp, turn);
+		for (int c = 0; c < chunks && micro < m->n_micro; c++)
+			push_experts(p, t, slice, i % cp * chunks + c,
+				p->worker * checked->l.micros + micro);
+	}
 }
 
 /* Writes a leaf, or with `done` says that it is written. */
@@ -76,11 +92,6 @@ static void push(struct fake_rank *p, const struct tensor *t, int virtual_slice,
 {
 	int slice = tensor_slice(t, virtual_slice), tensor = (int)(t - p->table);
 	int64_t first = p->worker * checked->l.micros;
-	if (t->experts) {
-		push_experts(p, t, slice, chunk, first + micro, done,
-			micro < checked->l.micros);
-		return;
-	}
 	if (done && micro < checked->l.micros)
 		store_leaf_done(p->s, t, slice);
 	if (done)
@@ -92,27 +103,40 @@ static void push(struct fake_rank *p, const struct tensor *t, int virtual_slice,
 			use, chunk, tensor_slice_user(t, virtual_slice));
 }
 
-/* The leaves of what is used with `unit`, those of all tensors at once. */
-static void push_use(struct fake_rank *p, int unit, int use, int64_t micro)
+/* Round-robin, a rank without a micro-batch writes leaves that do not count. */
+static bool writes_leaves(const struct microbatches *m, int64_t micro)
 {
+	return micro < m->n_micro || m->round_robin;
+}
+
+/* The leaves of what is used with `unit`, those of all tensors at once. */
+static void push_use(struct fake_rank *p, int unit, int use, int64_t turn)
+{
+	const struct microbatches *m = &p->s->c.microbatches;
+	int64_t micro = microbatches_index(
+		m, microbatches_rank(p->mesh.degree, p->mesh.coord), turn);
 	int cp = checked->l.degree[AXIS_CP], chunks = checked->chunks / cp;
 	struct tensor_part part = p->s->c.part;
 	for (int k = 0; k < 2 * chunks * part.local; k++) {
 		int v = part.first + k / 2 % part.local;
 		int chunk = p->mesh.coord[AXIS_CP] * chunks + k / 2 / part.local;
 		for (const struct tensor *t = p->table; t < p->table + STORE_TENSORS; t++)
-			if (has_use(p, t, use) && store_used_with(p->s, t, v) == unit)
+			if (!has_use(p, t, use) || store_used_with(p->s, t, v) != unit)
+				continue;
+			else if (!t->experts && writes_leaves(m, micro))
 				push(p, t, v, chunk, use, micro, k % 2);
+			else if (t->experts && k == 2 * (v - part.first))
+				push_stack(p, t, tensor_slice(t, v), turn);
 	}
 }
 
-static void push_tiles(struct fake_rank *p, int unit, int use, int64_t micro)
+static void push_tiles(struct fake_rank *p, int unit, int use, int64_t turn)
 {
 	struct tensor_part part = p->s->c.part;
 	for (int tile = 1; tile < N_TILES && checked->l.tile; tile++)
 		for (int v = part.first; v < part.first + part.local; v++) {
 			int id = store_tile_unit(p->s, unit, tile, v);
-			push_use(p, id, use, micro);
+			push_use(p, id, use, turn);
 			store_reduce(p->s, id, use);
 		}
 }
@@ -127,13 +151,13 @@ static void check_activations(struct fake_rank *p, int unit)
 		}
 }
 
-static void backward_stage(struct fake_rank *p, int stage, int64_t micro)
+static void backward_stage(struct fake_rank *p, int stage, int64_t turn)
 {
 	int n = n_stages();
 	if (stage == n - 1) { /* the output layer */
-		push_use(p, 0, 1, micro);
+		push_use(p, 0, 1, turn);
 		if (p->table[0].tile && checked->l.tile)
-			push_tiles(p, 0, 1, micro);
+			push_tiles(p, 0, 1, turn);
 		if (n > 1)
 			store_reduce(p->s, 0, 1);
 		check_activations(p, STORE_UNITS);
@@ -141,8 +165,8 @@ static void backward_stage(struct fake_rank *p, int stage, int64_t micro)
 	for (int u = STORE_UNITS - 1; u >= 0; u--) {
 		if (!has_unit(stage, u))
 			continue;
-		push_use(p, u, 0, micro);
-		push_tiles(p, u, 0, micro);
+		push_use(p, u, 0, turn);
+		push_tiles(p, u, 0, turn);
 		store_reduce(p->s, u, 0);
 		check_activations(p, u);
 	}
@@ -157,9 +181,9 @@ static void backward(struct fake_rank *p)
 	for (int64_t i = 0; i <= n;
 		i++) { /* with ends that meet, the stages' micro-batches alternate */
 		if (i < n)
-			backward_stage(p, last_stage(p), microbatches_index(m, rank, i));
+			backward_stage(p, last_stage(p), i);
 		if (i > 0 && checked->has_both_ends)
-			backward_stage(p, at, microbatches_index(m, rank, i - 1));
+			backward_stage(p, at, i - 1);
 	}
 }
 
@@ -310,8 +334,9 @@ static void open_peer(struct fake_rank *p)
 	p->table[0].tile = checked->tiled_uses ? 3 : 0;
 	for (int i = 0; i < STORE_TENSORS; i++)
 		used[i] = has_use(p, &p->table[i], 0) || has_use(p, &p->table[i], 1);
-	struct tensor_part part = {
-		STORE_VIRTUAL_TP, p->mesh.coord[AXIS_TP] * here, here, used};
+	struct tensor_part part = {STORE_VIRTUAL_TP, p->mesh.coord[AXIS_TP] * here, here,
+		used, l->ep,
+		l->ep ? mesh_data_index(p->mesh.degree, p->mesh.coord) % l->ep : 0};
 	tensors_place(p->table, STORE_TENSORS, &part);
 	arena_init(&p->memory, "test", 1 << 18);
 	struct store_config sc = {.mesh = &p->mesh,
@@ -331,6 +356,7 @@ static void open_peer(struct fake_rank *p)
 		.offload = l->offload,
 		.workers = checked->workers,
 		.tile = l->tile};
+	sc.microbatches.lockstep = l->ep > 1;
 	open_file(p, &sc);
 	if (!sc.microbatches.round_robin && !l->tile && l->degree[AXIS_PP] == 1 &&
 		l->micros == sc.microbatches.ranks)

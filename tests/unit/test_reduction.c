@@ -97,9 +97,10 @@ static void see_plan(const struct bucket *b)
 static void name_case(const struct reduction_case *c, struct str *out)
 {
 	const struct store_layout *l = &c->l;
-	str_printf(out, "{{%d, %d, %d, %d, %d}, %d, %d, %lld, %d, %d, %d}", l->degree[0],
-		l->degree[1], l->degree[2], l->degree[3], l->degree[4], l->zero, l->flat,
-		(long long)l->micros, l->offload, l->tile, l->host_ranks);
+	str_printf(out, "{{%d, %d, %d, %d, %d}, %d, %d, %lld, %d, %d, %d, %d}",
+		l->degree[0], l->degree[1], l->degree[2], l->degree[3], l->degree[4],
+		l->zero, l->flat, (long long)l->micros, l->offload, l->tile,
+		l->host_ranks, l->ep);
 	str_printf(out,
 		", workers %d, chunks %d, has_both_ends %d, tiled_uses %d, shares %d",
 		c->workers, c->chunks, c->has_both_ends, c->tiled_uses, c->shares);
@@ -203,6 +204,10 @@ static struct reduction_case random_case(uint64_t seed, int most)
 	c.shares = roll(seed, &at, 2);
 	int world = mesh_ranks(l->degree), host = 1 + roll(seed, &at, 8);
 	l->host_ranks = world > host && world % host == 0 ? host : 0;
+	int ep = 1 << roll(seed, &at, 3), data = mesh_data_ranks(l->degree);
+	int replica = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
+	bool divides = data % ep == 0 && (replica % ep == 0 || ep % replica == 0);
+	l->ep = divides && ep > 1 ? ep : 0;
 	return c;
 }
 

@@ -133,6 +133,7 @@ TEST(nothing_of_a_run_names_a_file)
 	static const char *const harmless[] = {
 		"preset",	 /* is not read again: only a user's is */
 		"virtual",	 /* degrees */
+		"moe-not",	 /* numbers */
 		"corrupt-batch", /* numbers */
 		"sample-prompt", /* is printed */
 		"freeze",	 /* patterns of names of tensors */
