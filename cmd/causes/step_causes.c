@@ -167,6 +167,31 @@ static bool are_all_zero_or_one(const struct step_check *c, const double *x, int
 	return true;
 }
 
+/* Returns the number of micro-batches, of equally many sequences, whose means have the mean that the
+ * weights x[n] lead to; 0: none. */
+static int count_mean_parts(const struct step_check *c, const double *x, int n)
+{
+	const struct token_batch *b = &c->batch;
+	for (int parts = 2; parts <= n; parts++) {
+		double first = 0;
+		bool fits = n % parts == 0;
+		for (int p = 0; p < parts && fits; p++) {
+			const int from = p * (n / parts), to = from + n / parts;
+			double targets = 0;
+			for (int64_t i = from * b->length; i < to * b->length; i++)
+				targets += b->targets[i] >= 0;
+			if (!p)
+				first = targets * x[0];
+			for (int j = from; j < to; j++)
+				fits &= first > 0 &&
+					is_weight(c, targets * x[j] / first, 1);
+		}
+		if (fits)
+			return parts;
+	}
+	return 0;
+}
+
 /* Describes the weights x[n] of sequences, which were divided by their maximum, max. */
 static void describe_sequences(struct cause_search *s, const double *x, int n, double max)
 {
@@ -193,8 +218,13 @@ static void describe_sequences(struct cause_search *s, const double *x, int n, d
 		snprintf(text, size, "%s of %d count %.3g times, and all others once",
 			list, n, to_shown_digits(c, times));
 	else {
+		const int parts = c->batch.weights ? 0 : count_mean_parts(c, x, n);
 		append_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
-		snprintf(text, size, "have weights %s", list);
+		int len = snprintf(text, size, "have weights %s", list);
+		if (parts)
+			snprintf(text + len, size - (size_t)len,
+				": the loss is the mean of the means of %d micro-batches",
+				parts);
 	}
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# The wheel of `make wheel` in a minimal Debian 12 and 13 and Ubuntu 24.04, without compiler and MPI: the first example of each page,
-# then two ranks with `pip install mpich`. It needs root, debootstrap and the network.
+# The wheel of `make wheel` in a minimal Debian 12 and 13 and Ubuntu 24.04, without compiler and MPI: the first example
+# of each page, then two ranks with `pip install mpich`. It needs root, debootstrap and the network.
 load helpers
 
 top=$BATS_TEST_DIRNAME/../..
@@ -16,10 +16,10 @@ try_release() { # RELEASE [OPTION OF DEBOOTSTRAP] [MIRROR SCRIPT]
 	command -v python3 >/dev/null || skip 'no python3'
 	python3 -m venv here
 	here/bin/pip download -q --no-deps -d root/root mpich || skip 'no mpich from PyPI'
-	cp "$BUILD"/wheel/*.whl "$top/tests/tools/first_examples" root/root
+	cp "$BUILD"/wheel/pt_train-*.whl "$top/tests/tools/first_examples" root/root
 	"$top/tests/tools/in_root" root sh -c 'set -e
 		python3 -m venv /env
-		pip install -q --no-index /root/pt_train*.whl
+		pip install -q --no-index /root/pt_train-*.whl
 		/root/first_examples /root/one
 		pip install -q --no-index /root/mpich*.whl
 		/root/first_examples /root/two

@@ -196,6 +196,33 @@ TEST(factors_of_counts)
 	}
 }
 
+/* The loss of each micro-batch of 2 sequences is divided by its own number of targets. */
+TEST(mean_of_means)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	step_mask(&s);
+	for (int i = 0; i < s.g.n; i++)
+		memset(s.g.g[i], 0,
+			(size_t)tensor_size(&s.w.m.tensors[i]) * sizeof(float));
+	for (int k = 0; k < SEQUENCES; k++) {
+		struct gradients g;
+		int64_t own = 0;
+		for (int t = k / 2 * 2 * LENGTH; t < (k / 2 + 1) * 2 * LENGTH; t++)
+			own += s.batch.targets[t] >= 0;
+		reference_float64(&s.w, &s.batch, &(struct variant){.sequence = k}, &g);
+		for (int i = 0; i < g.n; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+				s.g.g[i][j] += g.g[i][j] * (float)s.batch.counted /
+					       (float)(2 * own);
+		gradients_free(&g);
+	}
+	step_train(&s);
+	step_expect(
+		&s, &plain_check, "the loss is the mean of the means of 2 micro-batches");
+	step_end(&s);
+}
+
 /* Returns the rank of n that has element j of a tensor. As in Hugging Face's GPT-2, matrices of layers are
  * stored transposed, and q, k and v as one tensor. */
 static int64_t rank_of(const struct tensor *t, int64_t j, int n, bool is_gpt2)
