@@ -211,8 +211,10 @@ void try_rows_put(struct trial *t)
 
 void try_slots_combine(struct trial *t)
 {
-	enum { Y, X, GATES, MORE };
-	int64_t rows = few_rows(t, Y), cols = call_shape(t, Y).cols, k = t->c->n[0];
+	enum { Y, X, GATES, MORE, MIN_ROWS = 16 };
+	int64_t cols = call_shape(t, Y).cols, k = t->c->n[0];
+	int64_t rows =
+		min64(few_rows(t, Y), max64(MIN_ROWS, limit_rows(call_shape(t, X)) / k));
 	struct trial_pair x = pair_random(t, sized(t, X, rows * k, cols), 1);
 	struct trial_pair gates =
 		pair_random(t, with_rows(call_shape(t, GATES), rows), 1);
@@ -303,7 +305,7 @@ void try_groups_bwd_w(struct trial *t)
 
 void try_expert_act_fwd(struct trial *t)
 {
-	int64_t rows = few_rows(t, 0), f = call_shape(t, 0).cols;
+	int64_t rows = limit_rows(call_shape(t, 1)), f = call_shape(t, 0).cols;
 	enum act_kind kind = (enum act_kind)t->c->n[0];
 	struct trial_pair ab = pair_random(t, sized(t, 1, rows, 2 * f), 1);
 	struct trial_pair a = add_result(t, "a", pair_blank(t, sized(t, 0, rows, f)));
@@ -313,7 +315,7 @@ void try_expert_act_fwd(struct trial *t)
 void try_expert_act_bwd(struct trial *t)
 {
 	enum { DAB, GA, Z, AB };
-	int64_t rows = few_rows(t, Z), f = call_shape(t, Z).cols;
+	int64_t rows = limit_rows(call_shape(t, AB)), f = call_shape(t, Z).cols;
 	int64_t stride = t->c->n[1] ? 1 : t->c->n[2];
 	enum act_kind kind = (enum act_kind)t->c->n[0];
 	bool has_index = t->c->n[1];
