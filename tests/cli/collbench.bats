@@ -252,7 +252,7 @@ none none -1 0 1" ]
 
 @test "fits: printed with three sizes, and in the file" {
 	bench 2 allreduce latency -b 8 -e 64 "${quick[@]}" --out bench.h5
-	grep -A 9 '^# time = alpha' table | awk '$2 == "allreduce" || $2 == "latency" { n += $4 == 2 && $7 >= 0 && $8 >= 0 && $9 >= 0 }
+	grep -A 9 '^# time (s) = alpha' table | awk '$2 == "allreduce" || $2 == "latency" { n += $4 == 2 && $7 >= 0 && $8 >= 0 && $9 >= 0 }
 		END { exit n != 2 }'
 	h5ls bench.h5/fit/alpha | grep -q 'Dataset {2}'
 	h5dump -d /fit/group_ranks -y bench.h5 | grep -q '2, 2'
@@ -260,7 +260,7 @@ none none -1 0 1" ]
 	bench 4 --split tp=2,fsdp=2 -b 8 -e 64 "${quick[@]}" --out bench.h5
 	h5ls bench.h5/fit/alpha | grep -q 'Dataset {2}'
 	bench 2 -b 8 -e 16 "${quick[@]}" --out bench.h5
-	[ "$(grep -c 'time = alpha' table)" -eq 0 ]
+	[ "$(grep -c 'time (s) = alpha' table)" -eq 0 ]
 	h5ls bench.h5/fit/alpha | grep -q 'Dataset {0}'
 }
 
