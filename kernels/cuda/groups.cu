@@ -142,11 +142,13 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	struct mat x, struct mat w, const struct row_groups *g)
 {
 	int64_t blocks = g->n / g->per_block;
-	int64_t n_tiles = ceil_div(x.rows, GROUP_ROWS) + blocks;
+	/* the maximum: each block but one has a tile that is not full */
+	int64_t n_tiles = ceil_div(x.rows, GROUP_ROWS) + blocks - 1;
 	BUG_ON(x.type != w.type || g->n % g->per_block || w.rows % blocks);
 	struct group_tile *tiles =
 		(struct group_tile *)cuda_workspace(d, (size_t)n_tiles * sizeof(*tiles));
-	launch(d, name, 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *g, (int)n_tiles);
+	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *g,
+		(int)n_tiles);
 	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)x.p, *q = (const T *)w.p;

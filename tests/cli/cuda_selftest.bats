@@ -94,6 +94,9 @@ layer_cases=(
 	'--optimizer sgd | sgd copy'
 	'--kernels ref --sample-every 1 | norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row'
 	'-a llama --qk-norm --dtype bf16 | head_norm_fwd head_norm_bwd_x head_norm_bwd_w'
+	'-a llama --experts 4 --shared-expert-dim 32 --router sigmoid --router-bias 0.01 | route_fwd route_bwd
+	route_bwd_x route_bwd_w sort_slots rows_take slots_combine groups_fwd groups_bwd_x groups_bwd_w
+	expert_act_fwd expert_act_bwd counts_sum counts_fractions bias_balance'
 )
 worker_cases=(
 	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
@@ -124,15 +127,15 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	done
 }
 
-# (No run calls find_nonfinite on a GPU. The self-test runs linear_fwd and xent_fused for linear_xent.)
-@test "each kernel is in a case, except find_nonfinite and linear_xent" {
+# (No run calls find_nonfinite or rows_put on a GPU. The self-test runs linear_fwd and xent_fused for linear_xent.)
+@test "each kernel is in a case, except find_nonfinite, linear_xent and rows_put" {
 	local kernel cases missing=
 	cases=" $(tr '\n\t|:' ' ' <<<"${layer_cases[*]} ${worker_cases[*]} ${two_ranks_cases[*]}") "
 	for kernel in $(sed -n 's/^KERNEL([^,]*, *\([a-z0-9_]*\),.*/\1/p' "$BATS_TEST_DIRNAME"/../../kernels/*.h); do
 		[[ $cases == *" $kernel "* ]] || missing+="$kernel "
 	done
 	echo "$missing"
-	[ "$(tr ' ' '\n' <<<"$missing" | sort | xargs)" = 'find_nonfinite linear_xent' ]
+	[ "$(tr ' ' '\n' <<<"$missing" | sort | xargs)" = 'find_nonfinite linear_xent rows_put' ]
 }
 
 @test "any wrong kernel of a layer stops the run before its first step" {
@@ -150,7 +153,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 
 @test "the tests above have every kernel of the list" {
 	local listed tried row
-	tried='find_nonfinite linear_xent '
+	tried='find_nonfinite linear_xent rows_put '
 	for row in "${layer_cases[@]}" "${worker_cases[@]}" "${two_ranks_cases[@]}"; do
 		tried+="${row#*|} "
 	done

@@ -27,7 +27,7 @@ absent() { # PATTERN FILE
 	for how in none only-split; do
 		PT_EMU_ALGORITHMS=$how on_gpu "${o[@]}" -o "$how" >/dev/null 2>err
 		pt-compare --rtol 1e-3 usual "$how"
-		grep 'warning: linear_bwd_w: matmul to .* cuBLASLt has no algorithm without split-K .* converting them to fp32, .* MB$' err
+		grep 'warning: linear_bwd_w: matmul with .* cuBLASLt has no algorithm without split-K .* converting them to fp32, .* MB$' err
 		[ "$(grep -c 'no algorithm' err)" -ge 6 ]
 		[ "$(grep 'no algorithm' err | sort | uniq -d | wc -l)" -eq 0 ]
 	done
