@@ -94,12 +94,17 @@ static __device__ inline int block_tiles(const struct row_groups &g, int64_t blo
 	return (rows + GROUP_ROWS - 1) / GROUP_ROWS;
 }
 
-/* Lists the tiles of all blocks of weights; a thread has every TABLE_THREADS-th block. */
+/* Lists the tiles of all blocks of weights, after the empty ranges; a thread has every
+ * TABLE_THREADS-th block. */
 static __global__ void __launch_bounds__(TABLE_THREADS)
 	list_tiles_kernel(struct group_tile *tiles, struct row_groups g, int n_tiles)
 {
 	const int blocks = (int)(g.n / g.per_block);
-	int at = 0, next = 0;
+	int at = n_tiles, next = 0;
+	for (int b = 0; b < blocks; b++)
+		at -= block_tiles(g, b);
+	for (int i = (int)threadIdx.x; i < at; i += TABLE_THREADS)
+		tiles[i] = {0, 0, 0};
 	for (int b = (int)threadIdx.x; b < blocks; b += TABLE_THREADS) {
 		for (; next < b; next++)
 			at += block_tiles(g, next);
@@ -109,10 +114,6 @@ static __global__ void __launch_bounds__(TABLE_THREADS)
 			tiles[at + i] = {b, row, min(row + GROUP_ROWS, end)};
 		}
 	}
-	for (; next < blocks; next++)
-		at += block_tiles(g, next);
-	for (int i = at + (int)threadIdx.x; i < n_tiles; i += TABLE_THREADS)
-		tiles[i] = {0, 0, 0};
 }
 
 /* y[i] = x[i] w^T, or x[i] w with ACROSS, for the rows and the block of a tile. */
