@@ -427,6 +427,18 @@ const struct tolerance tolerances[N_KERNELS] = {
 	[KERNEL_xent_join] = {1e-5, 0},
 	[KERNEL_xent_bwd] = {1e-5, 2},
 	[KERNEL_xent_fused] = {1e-5, 2},
+	[KERNEL_route_fwd] = {1e-5, 2},
+	[KERNEL_route_bwd] = {1e-4, 2},
+	[KERNEL_route_bwd_x] = {1e-4, 2},
+	[KERNEL_route_bwd_w] = {1e-4, 0},
+	[KERNEL_slots_combine] = {1e-6, 2},
+	[KERNEL_groups_fwd] = {1e-4, 2},
+	[KERNEL_groups_bwd_x] = {1e-4, 2},
+	[KERNEL_groups_bwd_w] = {1e-4, 2},
+	[KERNEL_expert_act_fwd] = {5e-6, 2},
+	[KERNEL_expert_act_bwd] = {1e-5, 4},
+	[KERNEL_counts_fractions] = {1e-6, 0},
+	[KERNEL_bias_balance] = {1e-6, 0},
 	[KERNEL_exact_sumsq] = {1e-6, 0},
 	[KERNEL_adamw] = {1e-6, 2},
 	[KERNEL_sgd] = {1e-5, 2},
@@ -439,23 +451,6 @@ const struct tolerance tolerances[N_KERNELS] = {
 
 #define try_find_nonfinite NULL /* no run calls it on a GPU */
 #define try_linear_xent NULL	/* plan.c records linear_fwd and xent_fused */
-/* No run on a GPU has experts yet. */
-#define try_route_fwd NULL
-#define try_route_bwd NULL
-#define try_route_bwd_x NULL
-#define try_route_bwd_w NULL
-#define try_sort_slots NULL
-#define try_rows_take NULL
-#define try_rows_put NULL
-#define try_slots_combine NULL
-#define try_groups_fwd NULL
-#define try_groups_bwd_x NULL
-#define try_groups_bwd_w NULL
-#define try_expert_act_fwd NULL
-#define try_expert_act_bwd NULL
-#define try_counts_sum NULL
-#define try_counts_fractions NULL
-#define try_bias_balance NULL
 
 #define KERNEL(type, name, ...) [KERNEL_##name] = try_##name,
 void (*const trials[N_KERNELS])(struct trial *) = {

@@ -143,6 +143,6 @@ void trial_run(struct trial *, const struct kernel_call *, const struct toleranc
 extern const struct tolerance tolerances[N_KERNELS];
 extern void (*const trials[N_KERNELS])(struct trial *);
 
-/* selftest_layers.c, selftest_attn.c, selftest_state.c */
+/* selftest_layers.c, selftest_attn.c, selftest_experts.c, selftest_state.c */
 #define KERNEL(type, name, ...) void try_##name(struct trial *);
 #include "kernels/list.h"

@@ -233,6 +233,52 @@ static void add_state(struct kernel_calls *to, struct mat x)
 	ADD_ALL(to, calls);
 }
 
+/* Routers of each kind, with and without a bias, groups and a shared gate; rows of experts. */
+static void add_experts(struct kernel_calls *to, int64_t rows, int64_t cols, enum dtype type)
+{
+	enum { EXPERTS = 24, K = 3, GROUPS = 4, CHUNKS = 2 };
+	const struct mat h = shape(rows, cols, type), wr = shape(EXPERTS, cols, DT_F32), none = {0};
+	const struct mat slots = shape(K * rows, cols, type), wide = shape(rows, 2 * cols, type);
+	const struct mat w = shape(EXPERTS * 40, cols, type), y = shape(rows, 40, type);
+	const struct mat gates = shape(rows, K, DT_F32), more_gates = shape(rows, K + 1, DT_F32);
+	const struct mat dz = shape(rows, EXPERTS, DT_F32), bias = shape(1, EXPERTS, DT_F32);
+	for (int how = 0; how < 16; how++) {
+		const bool shared = how & 4, grouped = how & 8;
+		const int64_t groups = grouped ? GROUPS : 0, best = grouped ? 2 : 0;
+		const struct mat g = shared ? more_gates : gates;
+		const struct kernel_call calls[] = {
+			{KERNEL_route_fwd, .m = {g, wr, h, shared ? shape(1, cols, DT_F32) : none, how & 1 ? bias : none},
+				.n = {how % 4, K, groups, best}},
+			{KERNEL_route_bwd, .m = {dz, wr, h, g, g}, .n = {how % 4, K, groups, best}, .p = grouped},
+		};
+		ADD_ALL(to, calls);
+	}
+	const struct kernel_call calls[] = {
+		{KERNEL_route_bwd_x, .m = {h, dz, wr}},
+		{KERNEL_route_bwd_w, .m = {wr, dz, h}},
+		{KERNEL_sort_slots, .n = {rows, K, EXPERTS, CHUNKS}},
+		{KERNEL_sort_slots, .n = {rows, 1, 1, 1}},
+		{KERNEL_rows_take, .m = {slots, h}, .n = {K}},
+		{KERNEL_rows_put, .m = {slots, slots}},
+		{KERNEL_slots_combine, .m = {h, slots, gates, h}, .n = {K, true}},
+		{KERNEL_slots_combine, .m = {h, slots, more_gates, h}, .n = {K, false}},
+		{KERNEL_slots_combine, .m = {h, slots}, .n = {K, true}},
+		{KERNEL_groups_fwd, .m = {y, h, w}, .n = {EXPERTS, 1}},
+		{KERNEL_groups_bwd_x, .m = {h, y, w}, .n = {EXPERTS * CHUNKS, CHUNKS}},
+		{KERNEL_groups_bwd_w, .m = {shape(40, cols, DT_F32), y, h}, .n = {1, EXPERTS, false}},
+		{KERNEL_groups_bwd_w, .m = {shape(40, cols, type), y, h}, .n = {1, EXPERTS, true}},
+		{KERNEL_expert_act_fwd, .m = {h, wide}, .n = {ACT_SWIGLU}},
+		{KERNEL_expert_act_bwd, .m = {wide, h, h, wide}, .n = {ACT_SWIGLU, true, 1}},
+		{KERNEL_expert_act_bwd, .m = {wide, h, h, wide}, .n = {ACT_GEGLU_TANH, false, K + 1}},
+		{KERNEL_counts_sum, .n = {6, 3, EXPERTS, true}},
+		{KERNEL_counts_sum, .n = {rows, rows, EXPERTS, false}},
+		{KERNEL_counts_fractions, .n = {6, EXPERTS}},
+		{KERNEL_bias_balance, .n = {EXPERTS, true}},
+		{KERNEL_bias_balance, .n = {EXPERTS, false}},
+	};
+	ADD_ALL(to, calls);
+}
+
 const struct kernel_calls *calls_of_attention(void)
 {
 	enum { BATCH = 2, SEQ = 150, HEADS = 4, KV_HEADS = 2, DIM = 24, ROWS = 19 };
@@ -263,6 +309,14 @@ const struct kernel_calls *calls_of_layers(int64_t rows, int64_t cols, enum dtyp
 	kernel_calls_release(&calls);
 	add_layers(&calls, rows, cols, type);
 	add_norms(&calls, rows, cols, type);
+	return &calls;
+}
+
+const struct kernel_calls *calls_of_experts(int64_t rows, int64_t cols, enum dtype type)
+{
+	static struct kernel_calls calls;
+	kernel_calls_release(&calls);
+	add_experts(&calls, rows, cols, type);
 	return &calls;
 }
 

@@ -23,9 +23,11 @@ struct mat with_transposed(struct mat, bool only);
 void check_call(struct kernel_call, struct device *reference, struct tolerance);
 extern const struct tolerance same_bits;
 
-/* Calls of each kernel with matrices of about this shape: of layers, in this type where a kernel takes any; of
- * matmuls; of all others; of attention, of its own shapes. They last until the next call of the function. */
+/* Calls of each kernel with matrices of about this shape: of layers and of experts, in this type where a kernel
+ * takes any; of matmuls; of all others; of attention, of its own shapes. They last until the next call of the
+ * function. */
 const struct kernel_calls *calls_of_layers(int64_t rows, int64_t cols, enum dtype);
+const struct kernel_calls *calls_of_experts(int64_t rows, int64_t cols, enum dtype);
 const struct kernel_calls *calls_of_matmuls(int64_t rows, int64_t cols);
 const struct kernel_calls *calls_of_tensors(int64_t rows, int64_t cols);
 const struct kernel_calls *calls_of_attention(void);

@@ -2,11 +2,12 @@
  * Rows moved to experts and back, matmuls of groups of rows, and activations of experts, against float64; the
  * bits that depend on no other row, and those of a leaf in pieces.
  * isa: sse2 avx2 avx512
- * device: cpu
+ * device: cpu cuda
  */
 #include "tests/support/device.h"
 #include "tests/support/experts_ref.h"
 #include "tests/support/kernels_ref.h"
+#include "tests/support/trials.h"
 
 #include <math.h>
 #include <string.h>
@@ -449,6 +450,22 @@ DEVICE_TEST(one_expert)
 	for (enum dtype type = DT_F32; type <= DT_F16; type++)
 		for (int normalize = 0; normalize < 2; normalize++)
 			check_dense(d, type, normalize);
+}
+
+/* ---- trials of the self-test --------------------------------------------------------- */
+
+/* What a run's self-test compares with the CPU, in all types. */
+DEVICE_TEST(self_test)
+{
+	static const int64_t shapes[][2] = {{2, 1}, {37, 40}, {150, 264}, {301, 36}};
+	for (size_t s = 0; s < ARRAY_LEN(shapes); s++)
+		for (enum dtype type = DT_F32; type <= DT_F16; type++) {
+			const struct kernel_calls *calls =
+				calls_of_experts(shapes[s][0], shapes[s][1], type);
+			for (int64_t i = 0; i < calls->n; i++)
+				check_call(calls->calls[i], reference_64(),
+					tolerances[calls->calls[i].kernel]);
+		}
 }
 
 int main(void)

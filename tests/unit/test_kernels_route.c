@@ -1,7 +1,7 @@
 /*
  * The router of experts against float64; ties, NaN, groups and bias; the order of slots; load balance.
  * isa: sse2 avx2 avx512
- * device: cpu
+ * device: cpu cuda
  */
 #include "tests/support/device.h"
 #include "tests/support/experts_ref.h"
