@@ -68,6 +68,7 @@ struct tensor_check {
 	struct distance gradient, moments, update;
 	double factor_bound; /* maximum |factor - 1| */
 	bool frozen;	     /* not trained by the run */
+	bool buffer;	     /* frozen, but the run may change it: a router's bias */
 	bool zero;	     /* its gradient should be zero except for rounding */
 	double lr_scale;     /* relative to the run's learning rate, from the options */
 	double lr, decay;    /* learning rate and decay that explain the update */
@@ -143,6 +144,17 @@ struct scale_check {
 	bool clipped, checked;
 };
 
+/* Choices of experts: of each token in each layer with experts. */
+struct choice_check {
+	struct choices all; /* the reference's */
+	int64_t n, n_near;  /* choices; those that rounding may turn */
+	int n_turned;	    /* those that the run turned, and the reference after it */
+	/* relative: what near choices may change the loss, and the scale of most gradients, by */
+	double loss_change, scale_change;
+	bool too_near;	     /* too many may turn to find wrong gradients */
+	bool hides_findings; /* gradients or the loss differ, and this may be why */
+};
+
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
@@ -159,6 +171,7 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
+	struct choice_check choices; /* of a mixture of experts; else all zeros */
 	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
 	struct scale_check scale;
 	double loss_bound; /* relative bound of rounding */
@@ -215,6 +228,17 @@ void sort_findings(struct step_check *c);
  * reference without it. config: as in struct open_options; compute: sets c->reference. */
 int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
+/* choices.c */
+/* Counts the choices of experts that rounding may turn. */
+void choices_count(struct step_check *c);
+/* Adds to the bounds what these choices may change, where they are not tried one by one. */
+void choices_widen_bounds(struct step_check *c);
+/* In fp32, turns the near choices that the run turned, and recomputes the reference. */
+int choices_adopt(struct step_check *c, struct err *e);
+/* Makes findings notes if choices of experts may explain them. */
+void choices_conclude(struct step_check *c);
+/* Appends a line about the choices; nothing for a dense model. */
+void append_choices_line(const struct step_check *c, struct str *out);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds for gradients in bf16, allocated; NULL with *e set. */
