@@ -19,7 +19,7 @@ struct opts {
 	struct adam adam;
 	int64_t threads;
 	struct open_options open;
-	const char *grad_norm, *loss, *base;
+	const char *grad_norm, *loss, *base, *balance;
 	bool two_runs, json;
 	struct opt_given given;
 	struct run_facts facts;
@@ -56,6 +56,11 @@ static const struct opt options[] = {
 		"The model's configuration, such as the number of heads, which the tensors of a "
 		"PyTorch checkpoint do not determine: Hugging Face's config.json, or options of "
 		"pt-train. Default: config.json next to the checkpoint, if there is one."},
+	{OPT_STR, 0, "balance", "FORM=X", "auto", O(balance), .help =
+		"The loss that balances a mixture's experts, and its coefficient: hf=X, "
+		"megatron=X or deepseek=X; none; auto: of a checkpoint of pt, from the file, "
+		"otherwise the form that makes all gradients right, which a note reports. See "
+		"pt-experts(7)."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. "
 		"Default: the directory that adapter_config.json names."},
@@ -269,7 +274,8 @@ int main(int argc, char **argv)
 	o.check.loss = (double)NAN;
 	if (!o.two_runs && n > 1)
 		use_run_facts(&o, argv[0], argv[1], &used);
-	if (parse_norms(o.grad_norm, &o.check, &e) ||
+	if (balance_parse(o.balance, &o.check, &e) ||
+		parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(
 			"--loss", o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_print(&e);

@@ -143,3 +143,68 @@ bool explained_by_router_gradient(struct cause_search *s)
 	};
 	return s->c->weights.m.c.experts && try_guesses(s, tries, ARRAY_LEN(tries));
 }
+
+/* Describes a coefficient that the gradients show, next to the coefficient of --balance. */
+static void describe_balance(
+	struct cause_search *s, enum balance_form form, double coefficient)
+{
+	const struct check_opts *o = &s->c->o;
+	const double ratio = o->balance_loss > 0 ? coefficient / o->balance_loss : 0;
+	if (o->balance_loss > 0 && fabs(ratio) < 0.02)
+		snprintf(s->detail, sizeof(s->detail),
+			"there were no balance loss, not %s=%.3g",
+			balance_forms[o->balance], o->balance_loss);
+	else if (form == (enum balance_form)o->balance)
+		snprintf(s->detail, sizeof(s->detail),
+			"the balance loss were %s=%.3g, %.4g times --balance",
+			balance_forms[form], to_shown_digits(s->c, coefficient),
+			to_shown_digits(s->c, ratio));
+	else
+		snprintf(s->detail, sizeof(s->detail), "the balance loss were %s=%.3g",
+			balance_forms[form], to_shown_digits(s->c, coefficient));
+}
+
+/* Sets x to the factors of a balance loss and of the other gradient that are nearest to the wrong
+ * tensors. Returns their distance as largest_residual(). */
+static double fit_balance(struct cause_search *s, enum balance_form form, double x[2])
+{
+	struct gradients g[2];
+	balance_gradients(s->c, form, 1, &g[0]);
+	balance_gradients(s->c, BALANCE_NONE, 0, &g[1]);
+	for (int k = 0; k < g[0].n; k++)
+		for (int64_t j = 0;
+			g[0].g[k] && j < tensor_size(&s->c->weights.m.tensors[k]); j++)
+			g[0].g[k][j] -= g[1].g[k][j];
+	const bool solved = solve_factors(s, g, 2, x) && x[1] > 0;
+	for (int k = 0; k < g[0].n && solved; k++)
+		for (int64_t j = 0;
+			g[0].g[k] && j < tensor_size(&s->c->weights.m.tensors[k]); j++)
+			g[0].g[k][j] = (float)(x[0] * (double)g[0].g[k][j] +
+					       x[1] * (double)g[1].g[k][j]);
+	const double distance = solved ? largest_residual(s, &g[0]) : INFINITY;
+	gradients_free(&g[0]);
+	gradients_free(&g[1]);
+	return distance;
+}
+
+bool explained_by_balance(struct cause_search *s)
+{
+	double nearest = s->near, x[2];
+	bool found = false;
+	if (!s->c->weights.m.c.experts || s->c->o.balance == BALANCE_AUTO)
+		return false;
+	const int own = s->c->o.balance > BALANCE_NONE ? s->c->o.balance : BALANCE_HF;
+	for (int i = 0; i < N_BALANCE_FORMS - BALANCE_HF;
+		i++) { /* (its own form first) */
+		const int form = i == 0			 ? own
+				 : BALANCE_HF + i <= own ? BALANCE_HF + i - 1
+							 : BALANCE_HF + i;
+		const double distance = fit_balance(s, (enum balance_form)form, x);
+		if (!(distance <= (found ? 0.9 * nearest : nearest)))
+			continue;
+		nearest = distance;
+		found = true;
+		describe_balance(s, (enum balance_form)form, x[0] / x[1]);
+	}
+	return found;
+}

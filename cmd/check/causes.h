@@ -44,6 +44,7 @@ CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_kept_gradients,
 	"gradients were added to them")
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_lost_moments,
 	"as if the moments were zero before the step")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_balance, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, explained_by_router_gradient, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_router, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_adapter_scale,

@@ -27,8 +27,19 @@ static int compute_reference(struct step_check *c, struct err *e)
 			choices_release(&c->choices.all);
 			choices_init(&c->choices.all, &c->weights.m, &c->batch);
 			whole_batch.choices = &c->choices.all;
+			c->weights.counted = NULL;
 		}
 		reference_float64(&c->weights, &c->batch, &whole_batch, &c->reference);
+		if (has_experts)
+			balance_begin(c);
+		if (c->weights.counted) { /* (now the choices are known) */
+			struct choices same = c->choices.all;
+			same.replay = true;
+			whole_batch.choices = &same;
+			gradients_free(&c->reference);
+			reference_float64(
+				&c->weights, &c->batch, &whole_batch, &c->reference);
+		}
 		return 0;
 	}
 	c->computed = "fp32";

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reference/reference.h"
+#include "check/experts.h"
 #include "check/given.h"
 #include "lora/lora.h"
 #include "check/step_files.h"
@@ -17,10 +18,12 @@ enum reference_kind { REFERENCE_AUTO, REFERENCE_FLOAT64, REFERENCE_FP32 };
 #define REFERENCE_WORDS "auto", "float64", "fp32"
 
 struct check_opts {
-	int precision;	  /* enum run_precision */
-	int reference;	  /* enum reference_kind */
-	double grad_norm; /* as logged; < 0: unknown */
-	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
+	int balance;	     /* enum balance_form */
+	double balance_loss; /* its coefficient */
+	int precision;	     /* enum run_precision */
+	int reference;	     /* enum reference_kind */
+	double grad_norm;    /* as logged; < 0: unknown */
+	bool two_norms;	     /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
 	double loss; /* as logged; NAN: unknown */
 	double grad_norm_half, first_norm_half,
@@ -144,17 +147,6 @@ struct scale_check {
 	bool clipped, checked;
 };
 
-/* Choices of experts: of each token in each layer with experts. */
-struct choice_check {
-	struct choices all; /* the reference's */
-	int64_t n, n_near;  /* choices; those that rounding may turn */
-	int n_turned;	    /* those that the run turned, and the reference after it */
-	/* relative: what near choices may change the loss, and the scale of most gradients, by */
-	double loss_change, scale_change;
-	bool too_near;	     /* too many may turn to find wrong gradients */
-	bool hides_findings; /* gradients or the loss differ, and this may be why */
-};
-
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
@@ -228,17 +220,6 @@ void sort_findings(struct step_check *c);
  * reference without it. config: as in struct open_options; compute: sets c->reference. */
 int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
-/* choices.c */
-/* Counts the choices of experts that rounding may turn. */
-void choices_count(struct step_check *c);
-/* Adds to the bounds what these choices may change, where they are not tried one by one. */
-void choices_widen_bounds(struct step_check *c);
-/* In fp32, turns the near choices that the run turned, and recomputes the reference. */
-int choices_adopt(struct step_check *c, struct err *e);
-/* Makes findings notes if choices of experts may explain them. */
-void choices_conclude(struct step_check *c);
-/* Appends a line about the choices; nothing for a dense model. */
-void append_choices_line(const struct step_check *c, struct str *out);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds for gradients in bf16, allocated; NULL with *e set. */

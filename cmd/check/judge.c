@@ -399,7 +399,8 @@ static void judge_loss(struct step_check *c)
 		all &= !c->of[i].gradient.wrong;
 	if (isnan(logged))
 		return;
-	double off = fabs(logged - own);
+	double off = fmin(fabs(logged - own),
+		fabs(logged - own - balance_value(&c->weights, &c->batch)));
 	c->loss_right = off <= c->loss_bound * c->reference.size + c->o.loss_half;
 	/* (between the two bounds, it counts as neither right nor wrong) */
 	double far = c->o.precision == RUN_FP32 ? c->loss_bound
@@ -583,9 +584,10 @@ int judge_gradients(struct step_check *c, struct err *e)
 	const bool two_runs = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = two_runs ? read_means(c, p, lost, e)
-			  : set_bounds(c, e) || choices_adopt(c, e) ||
-				    compute_products(c, p, lost, e);
+	int rc = two_runs
+			 ? read_means(c, p, lost, e)
+			 : set_bounds(c, e) || choices_adopt(c, e) ||
+				   balance_adopt(c, e) || compute_products(c, p, lost, e);
 	if (!rc)
 		choose_common_factor(c, p, lost);
 	if (!rc && !two_runs && !c->given.n &&

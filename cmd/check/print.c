@@ -71,6 +71,9 @@ static void append_batch(const struct step_check *c, struct str *out)
 		(long long)b->n, plural(b->n), (long long)b->length,
 		(long long)b->counted, b->weights ? " with weights" : "",
 		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (has_balance_loss(&c->weights))
+		str_printf(out, ", balance loss %.3g",
+			balance_value(&c->weights, &c->batch));
 	if (!isnan(c->o.loss))
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);

@@ -21,6 +21,8 @@ struct sequence {
 	const struct target_rows *rows;
 	struct choices *choices; /* of experts; NULL: neither recorded nor given */
 	int64_t first;		 /* its first position in choices */
+	const double *balance;	 /* balance_slopes(); NULL: no balance loss */
+	double router_z; /* factor of the square of log(sum of exp(router's logits)) */
 };
 
 /* The experts of each position in each layer, [layer][position][experts_per_token], ascending. A pass
@@ -32,6 +34,7 @@ struct choices {
 	/* [layer][position]: the relative error of the router's input and logits that may turn the
 	 * choice into the next best one; INFINITY: none */
 	double *margin;
+	double *mass; /* [sequence][layer][expert]: sums of scores, which add up to 1 */
 	bool replay;
 };
 

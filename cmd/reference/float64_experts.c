@@ -228,6 +228,27 @@ static double gate_divisor(
 	return c->router_norm ? sum : 1;
 }
 
+static double sum_of(const double *x, int64_t n)
+{
+	double sum = 0;
+	for (int64_t j = 0; j < n; j++)
+		sum += x[j];
+	return sum;
+}
+
+/* Records the sums of the layer's scores. */
+static void record_mass(const struct sequence_work *w, const struct float64_routing *r)
+{
+	const int64_t n = w->m->c.experts;
+	if (!w->s->choices || !w->s->choices->mass)
+		return;
+	double *mass = w->s->choices->mass +
+		       (w->s->first / w->n * w->m->c.layers + w->layer) * n;
+	memset(mass, 0, (size_t)n * sizeof(*mass));
+	for (int64_t i = 0; i < w->n; i++)
+		add_scaled(mass, 1 / sum_of(r->score + i * n, n), r->score + i * n, n);
+}
+
 static void route(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_routing *r, const double *h)
 {
@@ -254,6 +275,32 @@ static void route(const struct sequence_work *w, const struct sublayer_tensors *
 		for (int64_t j = 0; j < k; j++)
 			r->gate[i * k + j] = scale * s[r->ids[i * k + j]];
 	}
+	record_mass(w, r);
+}
+
+/* Adds the gradient of the balance loss to the gradients of a position's scores s. */
+static void add_balance_slopes(const struct sequence_work *w, const double *s, double *ds)
+{
+	const int64_t n = w->m->c.experts;
+	const double *slopes = w->s->balance ? w->s->balance + w->layer * n : NULL;
+	const double sum = sum_of(s, n);
+	double mean = 0;
+	for (int64_t e = 0; e < n && slopes; e++)
+		mean += slopes[e] * s[e] / sum;
+	for (int64_t e = 0; e < n && slopes; e++)
+		ds[e] += (slopes[e] - mean) / sum;
+}
+
+/* Adds the gradient of factor times the square of log(sum of exp(z)). */
+static void add_z_slopes(const double *z, int64_t n, double factor, double *dz)
+{
+	double max = z[0], sum = 0;
+	for (int64_t e = 0; e < n; e++)
+		max = fmax(max, z[e]);
+	for (int64_t e = 0; e < n; e++)
+		sum += exp(z[e] - max);
+	for (int64_t e = 0; e < n; e++)
+		dz[e] += 2 * factor * (max + log(sum)) * exp(z[e] - max) / sum;
 }
 
 /* Sets dz[E] from the gradients of a position's gates. */
@@ -267,8 +314,9 @@ static void router_slopes(const struct sequence_work *w, const struct float64_ro
 	double *ds = zeros(n), along = 0;
 	for (int64_t j = 0; j < k && c->router_norm; j++)
 		along += dgate[j] * r->gate[i * k + j] / gate_scale(c);
-	for (int64_t j = 0; j < k; j++)
+	for (int64_t j = 0; j < k && !w->f->function.gates_detached; j++)
 		ds[r->ids[i * k + j]] = scale * (dgate[j] - along);
+	add_balance_slopes(w, s, ds);
 	double mean = 0;
 	for (int64_t e = 0; e < n && c->router == ROUTER_SOFTMAX; e++)
 		mean += s[e] * ds[e];
@@ -277,6 +325,8 @@ static void router_slopes(const struct sequence_work *w, const struct float64_ro
 				? s[e] * (ds[e] - mean)
 				: sigmoid64(r->z[i * n + e]) *
 					  (1 - sigmoid64(r->z[i * n + e])) * ds[e];
+	if (w->s->router_z > 0)
+		add_z_slopes(r->z + i * n, n, w->s->router_z, dz);
 	free(ds);
 }
 
@@ -287,7 +337,7 @@ static void route_backward(const struct sequence_work *w,
 	const int64_t n = w->m->c.experts, dim = w->dim;
 	const double *weights = weight_of(w, t->router);
 	double *dw = grad_of(w, t->router), *dz = zeros(n);
-	for (int64_t i = 0; i < w->n && !w->f->function.gates_detached; i++) {
+	for (int64_t i = 0; i < w->n; i++) {
 		router_slopes(w, r, i, dz);
 		for (int64_t e = 0; e < n; e++) {
 			if (!w->f->function.router_detached)

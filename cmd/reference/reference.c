@@ -147,6 +147,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
+	if (has_balance_loss(w) && batch_divisor(b) != (double)b->counted)
+		*why = "the loss has another divisor than the balance loss";
 	if (w->padding && w->m.output == w->m.tokens)
 		*why = "pad_token_id has no gradient in a table that is also the output layer";
 	if (model_unsupported_part(&w->m))
@@ -195,9 +197,10 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 	o->model.context = b->length;
 	o->model.virtual_degrees = "";
 	o->model.dropout = 0;
-	o->model.balance_loss = o->model.router_z_loss = o->model.router_bias_rate = 0;
+	o->model.router_bias_rate = 0;
 	o->batch = b->n;
-	o->micro_batch = 1;
+	o->micro_batch = has_balance_loss(w) ? b->n / max64(1, w->micro_batches) : 1;
+	o->model.balance_loss = has_balance_loss(w) ? o->model.balance_loss : 0;
 	o->steps = 1;
 	o->lr = o->min_lr = 0;
 	o->warmup = 0;
@@ -501,7 +504,9 @@ void choices_init(struct choices *x, const struct model *m, const struct token_b
 	*x = (struct choices){.positions = b->n * b->length,
 		.ids = xcalloc((size_t)(n * k), sizeof(*x->ids)),
 		.other = xcalloc((size_t)(n * k), sizeof(*x->other)),
-		.margin = xcalloc((size_t)n, sizeof(*x->margin))};
+		.margin = xcalloc((size_t)n, sizeof(*x->margin)),
+		.mass = xcalloc(
+			(size_t)(m->c.layers * b->n * m->c.experts), sizeof(*x->mass))};
 	for (int64_t i = 0; i < n; i++) /* (layers without experts) */
 		x->margin[i] = INFINITY;
 }
@@ -511,6 +516,7 @@ void choices_release(struct choices *x)
 	free(x->ids);
 	free(x->other);
 	free(x->margin);
+	free(x->mass);
 	*x = (struct choices){0};
 }
 
@@ -542,7 +548,10 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
 			b->pos + at, b->start + at, NULL, 0,
 			target_weights(b, how, at, weight_scratch), &size, NULL,
-			how->choices, at};
+			how->choices, at, NULL,
+			m.c.router_z_loss / (double)(b->n * b->length)};
+		double *slopes = has_balance_loss(w) ? balance_slopes(w, b, i) : NULL;
+		s.balance = slopes;
 		struct target_rows rows;
 		if (how->rows) {
 			rows = target_rows_from(how->rows, at, &m);
@@ -553,6 +562,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);
+		free(slopes);
 	}
 	for (int r = 0; r < n_parts; r++) {
 		adapt_gradients(w, how->wanted, adapter_scale, sums + r * m.n_tensors);

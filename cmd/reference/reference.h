@@ -26,6 +26,10 @@ struct weights {
 	struct adapter *adapters;
 	int n_adapters;
 	int64_t padding; /* 1 + token without a gradient of its embedding as an input; 0: none */
+	/* The choices that m.c.balance_loss counts, and in how many micro-batches the batch was
+	 * divided (0: one). NULL: the losses have no balance loss. */
+	const struct choices *counted;
+	int64_t micro_batches;
 };
 static inline int own_tensors(const struct weights *w)
 {
@@ -47,6 +51,17 @@ void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *ne
 /* Replaces the gradients of matrices by their adapters', with scales multiplied by a factor. */
 void adapt_gradients(
 	const struct weights *w, const bool *wanted, double factor, double **sums);
+
+/* ---- balance.c ---- */
+
+/* Returns true if the gradients have a balance loss of the experts. */
+bool has_balance_loss(const struct weights *w);
+/* Returns [layer][expert]: how the balance loss changes with the score of a position of a sequence;
+ * for free(). */
+double *balance_slopes(
+	const struct weights *w, const struct token_batch *b, int64_t sequence);
+/* Returns the balance loss of the batch. */
+double balance_value(const struct weights *w, const struct token_batch *b);
 
 /* ---- reference.c ---- */
 

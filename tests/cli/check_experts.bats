@@ -47,6 +47,39 @@ dots1|no-groups|(28): as if experts were chosen without groups
 END
 }
 
+@test "the loss that balances the experts: which form the gradients have, and a wrong coefficient" {
+	reports 0 'note    the gradients have a loss that balances the experts: --balance hf=0.01' check qwen2 balance
+	says 'balance loss 0.0'
+	reports 0 'grads   35 of 35 within bounds' check qwen2 balance --balance hf=0.01
+	not grep -q '^note' <<<"$output"
+	reports 1 '(27): as if the balance loss were hf=0.01' check qwen2 balance --balance none
+	reports 1 '(27): as if the balance loss were hf=0.01, 0.5 times --balance' check qwen2 balance --balance hf=0.02
+	reports 1 '(27): as if the balance loss were hf=0.01' check qwen2 balance --balance deepseek=0.01
+	reports 1 '(27): as if there were no balance loss, not megatron=0.01' check qwen2 1 --balance megatron=0.01
+	for text in hf none=1 hf= switch=1 hf=-1; do
+		reports 64 "--balance '$text': not auto, none, hf=X, megatron=X or deepseek=X" check qwen2 1 --balance "$text"
+	done
+}
+
+@test "steps of pt-train: each form of the balance loss, from the checkpoint" {
+	make_text >text.txt
+	head -c 17 text.txt >window
+	export PT_DATA=window.h5
+	pt-prepare -q -t byte -f 0 window -o window.h5
+	od -An -v -w1 -tx1 window | while read -r x; do printf '%b\0' "\\x$x"; done >batch.u16
+	for options in '' '--balance-over sequence --router-z-loss 0.01' '--balance-over model --router sigmoid --router-bias 0.01' \
+		'--balance-loss 0 --shared-expert-dim 8 --shared-expert-gate'; do
+		rm -rf run
+		# shellcheck disable=SC2086
+		tiny -b 1 -m 1 --eval-every 0 --warmup 1 --ckpt-every 1 --keep 0 --arch llama -o run --steps 3 \
+			--experts 4 --experts-per-token 2 --expert-dim 12 $options >log
+		for step in 2 3; do
+			reports 0 'verdict: the step is right' pt-check run/checkpoints/step-0000000{$((step - 1)),$step}.h5 \
+				--batch batch.u16 --shape 1,17 -p fp32
+		done
+	done
+}
+
 @test "what a mixture of experts does not allow" {
 	reports 64 '--reference fp32 does not show how near the choices of experts are' check qwen3 1 --reference fp32
 	reports 69 'two runs of a mixture of experts cannot be compared' pt-check --two-runs "$STEPS"/qwen3/1.pt "$STEPS"/qwen3/no-norm.pt

@@ -76,7 +76,7 @@ def with_bias(model):
         router.e_score_correction_bias.copy_(torch.linspace(-0.2, 0.2, 8))
 
 
-def make(kind, name, patch=None, after=None, dtype=None, **changed):
+def make(kind, name, patch=None, after=None, dtype=None, balance=0, **changed):
     config_class, model_class, options = CLASSES[kind]
     config = config_class(**{**COMMON, **options})
     (OUT / kind).mkdir(parents=True, exist_ok=True)
@@ -98,8 +98,9 @@ def make(kind, name, patch=None, after=None, dtype=None, **changed):
         torch.save({"model": copy.deepcopy(model.state_dict())}, OUT / kind / f"{name}-0.pt")
     if patch:
         patch(model)
-    logits = model(BATCH[:, :-1], use_cache=False).logits
-    F.cross_entropy(logits.float().flatten(0, 1), BATCH[:, 1:].flatten()).backward()
+    out = model(BATCH[:, :-1], use_cache=False, **({"output_router_logits": True} if balance else {}))
+    loss = F.cross_entropy(out.logits.float().flatten(0, 1), BATCH[:, 1:].flatten())
+    (loss + balance * out.aux_loss if balance else loss).backward()
     if after:
         after(model)
     optimizer.step()
@@ -154,6 +155,7 @@ make("qwen3", "detached-input", patch=detach_input)
 make("qwen3", "no-norm", patch=exchange_norm)
 make("qwen2", "norm", patch=exchange_norm)
 make("qwen2", "no-shared", patch=no_shared_expert)
+make("qwen2", "balance", balance=0.01)
 make("dots1", "no-scale", routed_scaling_factor=1.0)
 make("dots1", "no-groups", n_group=1, topk_group=1)
 for kind in ("mixtral", "qwen3"):
