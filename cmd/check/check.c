@@ -217,6 +217,8 @@ static int check_two_runs(struct step_check *c, struct err *e)
 /* Checks what needs no batch: step counts, moments and the update. */
 static int check_without_batch(struct step_check *c, struct err *e)
 {
+	if (!c->has_reference && choices_check_idle_experts(c, e))
+		return -1;
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
 		add_finding(c, FINDING_STEP, NULL,
 			"the optimizer's step goes from %.0f to %.0f%s", c->files.from,
@@ -230,7 +232,8 @@ static int check_without_batch(struct step_check *c, struct err *e)
 static int check_with_batch(
 	struct step_check *c, const char *config, const char *before, struct err *e)
 {
-	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e) ||
+		choices_check_idle_experts(c, e))
 		return -1;
 	if (apply_padding_idx(c, config, before, compute_reference, e))
 		return -1;

@@ -220,3 +220,37 @@ void append_choices_line(const struct step_check *c, struct str *out)
 		str_printf(out, ", and %d did in the run", x->n_turned);
 	str_putc(out, '\n');
 }
+
+/* Returns the first expert of a stack that has no gradient in the reference; -1: none. */
+static int64_t find_idle_expert(const struct step_check *c, int i)
+{
+	const struct tensor *t = &c->weights.m.tensors[c->of[i].in_model];
+	const float *g = c->reference.g[c->of[i].in_model];
+	for (int64_t e = 0; e < t->experts; e++) {
+		const int64_t n = c->of[i].n / t->experts;
+		if (!(products_of(g + e * n, g + e * n, n).aa > 0))
+			return e;
+	}
+	return -1;
+}
+
+int choices_check_idle_experts(const struct step_check *c, struct err *e)
+{
+	for (int i = 0; i < c->n && c->files.m1 >= 0; i++) {
+		if (!text_ends(c->of[i].file_name, " more tensors")) /* not in parts */
+			continue;
+		if (!c->has_reference)
+			return err_set(e, EX_TROUBLE,
+				"%s: experts are separate tensors, and an optimizer skips the "
+				"experts that no token chose: give the batch (--batch)",
+				c->files.after.name);
+		const int64_t expert = find_idle_expert(c, i);
+		if (expert >= 0)
+			return err_set(e, EX_TROUBLE,
+				"%s: no token of the batch chose expert %lld of %s, and it is a "
+				"separate tensor, which an optimizer may skip: check a step with "
+				"more tokens",
+				c->files.after.name, (long long)expert, c->of[i].name);
+	}
+	return 0;
+}

@@ -38,8 +38,8 @@ void balance_gradients(struct step_check *c, enum balance_form form, double coef
 	struct gradients *g);
 /* Sets the balance loss of the options, or of a checkpoint of pt. */
 void balance_begin(struct step_check *c);
-/* With --balance auto, uses the balance loss that makes all gradients right, if there is one. With a
- * balance loss, finds the number of micro-batches if the layout does not determine it. */
+/* With --balance auto, uses the balance loss that makes all gradients right, if there is one. With
+ * a balance loss, finds the number of micro-batches if the layout does not determine it. */
 int balance_adopt(struct step_check *c, struct err *e);
 /* choices.c */
 /* Counts the choices of experts that rounding may turn. */
@@ -50,5 +50,7 @@ void choices_widen_bounds(struct step_check *c);
 int choices_adopt(struct step_check *c, struct err *e);
 /* Makes findings notes if choices of experts may explain them. */
 void choices_conclude(struct step_check *c);
+/* Fails if an optimizer may have skipped experts: those that are separate tensors and idle. */
+int choices_check_idle_experts(const struct step_check *c, struct err *e);
 /* Appends a line about the choices; nothing for a dense model. */
 void append_choices_line(const struct step_check *c, struct str *out);

@@ -29,6 +29,13 @@ check() { # CLASS AFTER OPTION...
 	done
 }
 
+@test "an expert that is a separate tensor and has no tokens may have been skipped" {
+	reports 2 'give the batch (--batch)' pt-check "$STEPS"/qwen3/split-[01].pt
+	reports 0 'verdict: nothing is wrong that shows without a batch' pt-check "$STEPS"/qwen3/[01].pt
+	printf '\1\0\1\0\1\0\1\0' >few.u16
+	reports 2 'no token of the batch chose expert ' pt-check "$STEPS"/qwen3/split-[01].pt --batch few.u16 --shape 1,4 -p fp32
+}
+
 @test "each bug is wrong, and named" {
 	while IFS='|' read -r class name text; do
 		reports 1 "$text" check "$class" "$name"
