@@ -295,7 +295,7 @@ int main(int argc, char **argv)
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	rc = rc || write_reports(&c, &o, &e);
 	int code = c.wrong						   ? EX_FAILED
-		   : c.tested && !c.undecided && !c.choices.hides_findings ? 0
+		   : c.tested && !c.undecided && !c.choices.undecided ? 0
 									   : EX_TROUBLE;
 	step_check_close(&c);
 	device_close(&d);

@@ -194,7 +194,11 @@ int choices_adopt(struct step_check *c, struct err *e)
 
 void choices_conclude(struct step_check *c)
 {
-	if (!c->choices.too_near || !c->wrong)
+	bool any_tested = false;
+	for (int i = 0; i < c->n; i++)
+		any_tested |= c->of[i].gradient.tested;
+	c->choices.undecided = c->choices.too_near || (c->choices.n_near && !any_tested);
+	if (!c->choices.undecided)
 		return;
 	c->wrong = false;
 	for (int i = 0; i < c->n_findings; i++) {
@@ -204,7 +208,6 @@ void choices_conclude(struct step_check *c)
 			f->kind == FINDING_LOSS || f->kind == FINDING_SCALE ||
 			f->kind == FINDING_CLIP;
 		f->kind = may_follow ? FINDING_NOTE : f->kind;
-		c->choices.hides_findings |= may_follow;
 		c->wrong |= !is_note(f);
 	}
 }

@@ -250,17 +250,17 @@ const struct check_verdict *step_verdict(const struct step_check *c)
 			"or bf16), wrong if it computed in fp32 (--precision fp32)",
 			"right if the run computed in bf16, wrong if it computed in fp32"};
 	static const struct check_verdict near = {"not decided", REPORT_UNCLEAR,
-		"not decided: gradients differ, but rounding may turn the choices of so many "
-		"tokens' experts that a right run may differ as much",
+		"not decided: rounding may turn so many choices of experts that the gradients of "
+		"right runs differ much",
 		"rounding may turn too many choices of experts"};
-	return c->wrong			   ? &wrong
-	       : c->choices.hides_findings ? &near
-	       : c->undecided		   ? &undecided
-	       : !c->tested		   ? &unchecked
-	       : c->files.two_runs	   ? &same
-	       : has_gradients_only(c)	   ? &given
-	       : c->has_reference	   ? &right
-					   : &in_part;
+	return c->wrong		       ? &wrong
+	       : c->choices.undecided  ? &near
+	       : c->undecided	       ? &undecided
+	       : !c->tested	       ? &unchecked
+	       : c->files.two_runs     ? &same
+	       : has_gradients_only(c) ? &given
+	       : c->has_reference      ? &right
+				       : &in_part;
 }
 
 /* Appends "its scale" or "the update of 3 tensors". */

@@ -206,9 +206,9 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
 		str_printf(out, "verdict: %s%s%s\n", v->line,
-			!except.len    ? ""
-			: c->undecided ? "; "
-				       : ", but ",
+			!except.len			       ? ""
+			: c->undecided || c->choices.undecided ? "; "
+							       : ", but ",
 			except.len ? except.s : "");
 }
 

@@ -29,6 +29,11 @@ check() { # CLASS AFTER OPTION...
 	done
 }
 
+@test "scores that are all equal: a right step is neither right nor wrong" {
+	BEFORE=ties-0 reports 2 'verdict: not decided: rounding may turn so many choices of experts' check mixtral ties
+	says 'experts 128 choices of a token; 128 may turn by rounding'
+}
+
 @test "an expert that is a separate tensor and has no tokens may have been skipped" {
 	reports 2 'give the batch (--batch)' pt-check "$STEPS"/qwen3/split-[01].pt
 	reports 0 'verdict: nothing is wrong that shows without a batch' pt-check "$STEPS"/qwen3/[01].pt

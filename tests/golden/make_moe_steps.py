@@ -60,6 +60,11 @@ def detach_input(model):
     wrap(model, lambda f: lambda x: f(x.detach()))
 
 
+def zero_routers(model):
+    for router in routers(model):
+        torch.nn.init.zeros_(router.weight)
+
+
 def exchange_norm(model):
     for router in routers(model):
         router.norm_topk_prob = not router.norm_topk_prob
@@ -76,7 +81,7 @@ def with_bias(model):
         router.e_score_correction_bias.copy_(torch.linspace(-0.2, 0.2, 8))
 
 
-def make(kind, name, patch=None, after=None, dtype=None, balance=0, **changed):
+def make(kind, name, patch=None, after=None, dtype=None, balance=0, own=False, **changed):
     config_class, model_class, options = CLASSES[kind]
     config = config_class(**{**COMMON, **options})
     (OUT / kind).mkdir(parents=True, exist_ok=True)
@@ -98,6 +103,8 @@ def make(kind, name, patch=None, after=None, dtype=None, balance=0, **changed):
         torch.save({"model": copy.deepcopy(model.state_dict())}, OUT / kind / f"{name}-0.pt")
     if patch:
         patch(model)
+    if own:
+        torch.save({"model": copy.deepcopy(model.state_dict())}, OUT / kind / f"{name}-0.pt")
     out = model(BATCH[:, :-1], use_cache=False, **({"output_router_logits": True} if balance else {}))
     loss = F.cross_entropy(out.logits.float().flatten(0, 1), BATCH[:, 1:].flatten())
     (loss + balance * out.aux_loss if balance else loss).backward()
@@ -146,6 +153,7 @@ torch.save(BATCH, OUT / "batch.pt")
 for kind in CLASSES:
     make(kind, "1")
 make("qwen3", "bf16", dtype=torch.bfloat16)
+make("mixtral", "ties", patch=zero_routers, own=True)
 make("mixtral", "experts-4-times", after=experts_times(4))
 make("mixtral", "experts-half", after=experts_times(0.5))
 make("mixtral", "three-experts", num_experts_per_tok=3)
