@@ -197,8 +197,11 @@ void choices_conclude(struct step_check *c)
 	bool any_tested = false;
 	for (int i = 0; i < c->n; i++)
 		any_tested |= c->of[i].gradient.tested;
-	c->choices.undecided = c->choices.too_near || (c->choices.n_near && !any_tested);
-	if (!c->choices.undecided)
+	/* (in bf16, the bounds say how much is known) */
+	c->choices.undecided =
+		c->choices.n_near &&
+		(!any_tested || (c->choices.too_near && c->o.precision == RUN_FP32));
+	if (!c->choices.undecided && !c->choices.too_near)
 		return;
 	c->wrong = false;
 	for (int i = 0; i < c->n_findings; i++) {
@@ -208,6 +211,7 @@ void choices_conclude(struct step_check *c)
 			f->kind == FINDING_LOSS || f->kind == FINDING_SCALE ||
 			f->kind == FINDING_CLIP;
 		f->kind = may_follow ? FINDING_NOTE : f->kind;
+		c->choices.undecided |= may_follow;
 		c->wrong |= !is_note(f);
 	}
 }
