@@ -19,7 +19,7 @@ struct opts {
 	struct adam adam;
 	int64_t threads;
 	struct open_options open;
-	const char *grad_norm, *loss, *base;
+	const char *grad_norm, *loss, *base, *balance;
 	bool two_runs, json;
 	struct opt_given given;
 	struct run_facts facts;
@@ -57,6 +57,11 @@ static const struct opt options[] = {
 		"do not determine, such as the number of heads. The file is Hugging Face's "
 		"config.json, or has options of pt-train. Default: config.json next to the "
 		"checkpoint, if this file exists."},
+	{OPT_STR, 0, "balance", "FORM=X", "auto", O(balance), .help =
+		"The loss that balances a mixture's experts, and its coefficient: hf=X, "
+		"megatron=X or deepseek=X; none; auto: of a checkpoint of pt, from the file, "
+		"otherwise the form that makes all gradients right, which a note reports. See "
+		"pt-experts(7)."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. Default: the "
 		"directory that adapter_config.json names."},
@@ -271,7 +276,8 @@ int main(int argc, char **argv)
 	o.check.loss = (double)NAN;
 	if (!o.two_runs && n > 1)
 		use_run_facts(&o, argv[0], argv[1], &used);
-	if (parse_norms(o.grad_norm, &o.check, &e) ||
+	if (balance_parse(o.balance, &o.check, &e) ||
+		parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(
 			"--loss", o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_print(&e);
@@ -290,7 +296,9 @@ int main(int argc, char **argv)
 		step_check_print_verdict(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	rc = rc || write_reports(&c, &o, &e);
-	int code = c.wrong ? EX_FAILED : c.tested && !c.undecided ? 0 : EX_TROUBLE;
+	int code = c.wrong						   ? EX_FAILED
+		   : c.tested && !c.undecided && !c.choices.undecided ? 0
+									   : EX_TROUBLE;
 	step_check_close(&c);
 	device_close(&d);
 	comm_close(world);

@@ -59,6 +59,10 @@ void variant_gradients(
 {
 	v.wanted = is_full ? NULL : s->screen;
 	v.sequence = -1;
+	struct choices turned = s->c->choices.all;
+	turned.replay = true;
+	if (s->c->choices.n_turned)
+		v.choices = &turned;
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }
 
@@ -421,7 +425,8 @@ bool explained_by_missing_all_reduce(struct cause_search *s)
 		{MISSING_BOTH,
 			"continued with its own parts: no all-reduce of the outputs of attention "
 			"and FFN (wo, w2)"}};
-	if (s->c->lora.used) /* (how ranks divide adapters is not known) */
+	/* (how ranks divide adapters is not known; float64.h has no ranks of experts) */
+	if (s->c->lora.used || s->c->weights.m.c.experts)
 		return false;
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
 	for (size_t i = 0; i < ARRAY_LEN(degrees) && may_have(s->c, tp); i++)

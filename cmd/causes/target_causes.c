@@ -153,7 +153,8 @@ bool target_fit_init(struct target_fit *t, const struct step_check *c)
 {
 	const int last = find_wrong_last_w2(c);
 	*t = (struct target_fit){.c = c};
-	if (last < 0 || !is_solvable(c))
+	const struct model_config *o = &c->weights.m.c;
+	if (last < 0 || !is_solvable(c) || layer_has_experts(o, o->layers - 1))
 		return false;
 	struct target_rows r;
 	list_targets(t);

@@ -472,7 +472,7 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 static bool has_axis_of_kind(const struct step_check *c, enum part_kind kind)
 {
 	return kind == PART_USE	    ? true
-	       : kind == PART_SLICE ? may_have(c, c->o.tp)
+	       : kind == PART_SLICE ? may_have(c, c->o.tp) && !c->weights.m.c.experts
 	       : kind == PART_CHUNK ? may_have(c, c->o.tp > 1 ? c->o.tp : c->o.cp)
 				    : may_have(c, c->o.cp);
 }

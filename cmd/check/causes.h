@@ -10,6 +10,9 @@ CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, explained_by_clipped_shards,
 	"each shard is clipped by its own norm, which is not summed over the ranks; shards of "
 	"the rows, of %s")
 
+CAUSE(TRY_FIRST, IF_REFERENCE, explained_by_factor_of_experts,
+	"the gradients of experts are %s")
+
 CAUSE(TRY_TENSOR, 0, explained_by_untying,
 	"no gradient, and the values of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")
@@ -41,6 +44,9 @@ CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_kept_gradients,
 	"gradients were added to them")
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_lost_moments,
 	"as if the moments were zero before the step")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_balance, "as if %s")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_router_gradient, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_router, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_adapter_scale,
 	"as if the scale of the adapters were %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_unit_weights,

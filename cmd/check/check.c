@@ -12,20 +12,41 @@ static const double max_auto_work = 1.5e11;
 /* Computes loss and gradients of the batch, by default in float64 if that takes about a minute. */
 static int compute_reference(struct step_check *c, struct err *e)
 {
-	const struct variant whole_batch = {.sequence = -1};
+	struct variant whole_batch = {.sequence = -1};
+	const bool has_experts = c->weights.m.c.experts > 0;
 	const char *why = NULL;
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	bool is_trainable = reference_can_train(&c->weights, &c->batch, &why);
 	if (c->o.reference == REFERENCE_AUTO)
-		c->o.reference = work <= max_auto_work || !is_trainable
+		c->o.reference = work <= max_auto_work || !is_trainable || has_experts
 					 ? REFERENCE_FLOAT64
 					 : REFERENCE_FP32;
 	if (c->o.reference == REFERENCE_FLOAT64) {
 		c->computed = "float64";
+		if (has_experts) {
+			choices_release(&c->choices.all);
+			choices_init(&c->choices.all, &c->weights.m, &c->batch);
+			whole_batch.choices = &c->choices.all;
+			c->weights.counted = NULL;
+		}
 		reference_float64(&c->weights, &c->batch, &whole_batch, &c->reference);
+		if (has_experts)
+			balance_begin(c);
+		if (c->weights.counted) { /* (now the choices are known) */
+			struct choices same = c->choices.all;
+			same.replay = true;
+			whole_batch.choices = &same;
+			gradients_free(&c->reference);
+			reference_float64(
+				&c->weights, &c->batch, &whole_batch, &c->reference);
+		}
 		return 0;
 	}
 	c->computed = "fp32";
+	if (has_experts)
+		return err_set(e, EX_USAGE,
+			"--reference fp32 does not show how near the choices of experts are; "
+			"use --reference float64");
 	if (!is_trainable)
 		return err_set(e, EX_USAGE,
 			"--reference fp32 cannot compute this batch: %s", why);
@@ -186,12 +207,21 @@ static int open_files(struct step_check *c, const struct check_job *job, struct 
 
 static int check_two_runs(struct step_check *c, struct err *e)
 {
-	return read_weights(c, e) || judge_gradients(c, e) || find_causes(c, e) ? -1 : 0;
+	if (read_weights(c, e))
+		return -1;
+	if (c->weights.m.c.experts)
+		return err_set(e, EX_UNAVAILABLE,
+			"two runs of a mixture of experts cannot be compared: without the batch, "
+			"it is unknown which choices of experts rounding may turn; check each "
+			"run with --batch");
+	return judge_gradients(c, e) || find_causes(c, e) ? -1 : 0;
 }
 
 /* Checks what needs no batch: step counts, moments and the update. */
 static int check_without_batch(struct step_check *c, struct err *e)
 {
+	if (!c->has_reference && choices_check_idle_experts(c, e))
+		return -1;
 	if (c->files.from >= 0 && c->files.step != c->files.from + 1)
 		add_finding(c, FINDING_STEP, NULL,
 			"the optimizer's step goes from %.0f to %.0f%s", c->files.from,
@@ -207,7 +237,8 @@ static int check_without_batch(struct step_check *c, struct err *e)
 static int check_with_batch(
 	struct step_check *c, const char *config, const char *before, struct err *e)
 {
-	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e) ||
+		choices_check_idle_experts(c, e))
 		return -1;
 	if (apply_padding_idx(c, config, before, compute_reference, e))
 		return -1;
@@ -243,6 +274,7 @@ static int run_tests(struct step_check *c, const struct check_opts *o,
 			 ? check_with_batch(c, job->open.config, job->before, e)
 			 : check_without_batch(c, e);
 	record_tested(c);
+	choices_conclude(c);
 	sort_findings(c);
 	return rc;
 }
@@ -276,6 +308,7 @@ void step_check_close(struct step_check *c)
 {
 	given_gradients_close(&c->given);
 	gradients_free(&c->reference);
+	choices_release(&c->choices.all);
 	weights_free(&c->weights);
 	token_batch_free(&c->batch);
 	for (int i = 0; c->seen && i < c->n; i++)

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reference/reference.h"
+#include "check/experts.h"
 #include "check/given.h"
 #include "lora/lora.h"
 #include "check/step_files.h"
@@ -17,10 +18,12 @@ enum reference_kind { REFERENCE_AUTO, REFERENCE_FLOAT64, REFERENCE_FP32 };
 #define REFERENCE_WORDS "auto", "float64", "fp32"
 
 struct check_opts {
-	int precision;	  /* enum run_precision */
-	int reference;	  /* enum reference_kind */
-	double grad_norm; /* as logged; < 0: unknown */
-	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
+	int balance;	     /* enum balance_form */
+	double balance_loss; /* its coefficient */
+	int precision;	     /* enum run_precision */
+	int reference;	     /* enum reference_kind */
+	double grad_norm;    /* as logged; < 0: unknown */
+	bool two_norms;	     /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
 	double loss; /* as logged; NAN: unknown */
 	double grad_norm_half, first_norm_half,
@@ -68,6 +71,7 @@ struct tensor_check {
 	struct distance gradient, moments, update;
 	double factor_bound; /* maximum |factor - 1| */
 	bool frozen;	     /* not trained by the run */
+	bool buffer;	     /* frozen, but the run may change it: a router's bias */
 	bool zero;	     /* its gradient should be zero except for rounding */
 	double lr_scale;     /* relative to the run's learning rate, from the options */
 	double lr, decay;    /* learning rate and decay that explain the update */
@@ -159,6 +163,7 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
+	struct choice_check choices; /* of a mixture of experts; else all zeros */
 	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
 	struct scale_check scale;
 	double loss_bound; /* relative bound of rounding */

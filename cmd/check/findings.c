@@ -249,7 +249,12 @@ const struct check_verdict *step_verdict(const struct step_check *c)
 			"not decided: right if the run computed in bf16 (--precision autocast "
 			"or bf16), wrong if it computed in fp32 (--precision fp32)",
 			"right if the run computed in bf16, wrong if it computed in fp32"};
+	static const struct check_verdict near = {"not decided", REPORT_UNCLEAR,
+		"not decided: rounding may turn so many choices of experts that the gradients of "
+		"right runs differ much",
+		"rounding may turn too many choices of experts"};
 	return c->wrong		       ? &wrong
+	       : c->choices.undecided  ? &near
 	       : c->undecided	       ? &undecided
 	       : !c->tested	       ? &unchecked
 	       : c->files.two_runs     ? &same

@@ -210,7 +210,8 @@ static void judge_logged_norm(struct step_check *c, double norm, double within)
 void judge_given_scale(struct step_check *c, double given_norm)
 {
 	const double clip = c->files.adam.clip, factor = c->scale.common;
-	const double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
+	const double within =
+		(c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + c->choices.scale_change;
 	const double norm = given_norm / fabs(factor),
 		     clipped_factor = clip_factor(clip, norm);
 	double scale = factor > 0 ? loss_scale_of(factor, 1, within) : 0;

@@ -1,6 +1,7 @@
 /* Tensors that are not trained or have their own learning rate: --freeze, --lr-scale-of. */
 #include "check/check.h"
 
+#include "dialect/dialect.h"
 #include "foreign/foreign.h"
 #include "engine/options.h"
 
@@ -33,6 +34,7 @@ static int set_tensor_groups(
 		for (k = 0; strcmp(m.tensors[k].name, c->tensors[i].name) != 0;)
 			k++;
 		c->tensors[i].frozen = m.tensors[k].frozen;
+		c->tensors[i].buffer = is_buffer_of_router(&m.tensors[k]);
 		c->tensors[i].lr_scale = (double)m.tensors[k].lr_scale;
 	}
 	model_release(&m);
@@ -47,7 +49,9 @@ int read_groups(struct step_check *c, const struct check_job *job, struct err *e
 	override_list(&o.freeze, job->freeze);
 	override_list(&o.lr_scale_of, job->lr_scale_of);
 	c->lr_scaled = o.lr_scale_of.n > 0;
-	int rc = o.freeze.n || c->lr_scaled ? set_tensor_groups(c, &o, e) : 0;
+	int rc = o.freeze.n || c->lr_scaled || o.model.experts
+			 ? set_tensor_groups(c, &o, e)
+			 : 0;
 	opts_free(&train_program, &o);
 	return rc;
 }

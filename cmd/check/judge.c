@@ -31,7 +31,10 @@ static double allowed_multiple(const struct step_check *c)
  * does: 0.3 to 2 times as far in Llama, Qwen3 and Phi-3, in fp32 and bf16. */
 static void compute_rounded_gradients(const struct step_check *c, struct gradients *g)
 {
+	struct choices replayed = c->choices.all;
+	replayed.replay = true;
 	const struct variant v = {.sequence = -1,
+		.choices = replayed.ids ? &replayed : NULL,
 		.noise = 3 * (c->o.precision == RUN_FP32 ? 0x1p-24 : 0x1p-9)};
 	reference_float64(&c->weights, &c->batch, &v, g);
 }
@@ -96,7 +99,9 @@ static int set_bounds(struct step_check *c, struct err *e)
 	     has_float64 = c->o.reference == REFERENCE_FLOAT64;
 	const char *why;
 	struct gradients g = {0};
-	bool is_measured = (!fp32 || has_float64) &&
+	choices_count(c);
+	/* (in fp32, choices that rounding turns are tried one by one) */
+	bool is_measured = (!fp32 || has_float64) && !(fp32 && c->choices.n_near) &&
 			   reference_can_train(&c->weights, &c->batch, &why);
 	if (!is_measured && has_float64) {
 		compute_rounded_gradients(c, &g);
@@ -117,7 +122,9 @@ static int set_bounds(struct step_check *c, struct err *e)
 			own[i] = 0;
 	}
 	set_bounds_from(c, own);
-	c->loss_bound = loss_bound(c, is_measured ? g.loss : NAN);
+	choices_widen_bounds(c);
+	c->loss_bound =
+		loss_bound(c, is_measured ? g.loss : NAN) + c->choices.loss_change;
 	free(own);
 	gradients_free(&g);
 	return 0;
@@ -306,8 +313,8 @@ static void judge_scale(
 	struct step_check *c, const struct products *p, const double *lost)
 {
 	double norm = unclipped_norm(c, p), clip = c->files.adam.clip, off;
-	double within =
-		(c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + rounding_share(c, p, lost);
+	double within = (c->o.precision == RUN_FP32 ? 1e-3 : 0.03) +
+			rounding_share(c, p, lost) + c->choices.scale_change;
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[200];
 	const char *name = c->scale.common > 0 && clip > 0
@@ -394,7 +401,8 @@ static void judge_loss(struct step_check *c)
 		all &= !c->tensors[i].gradient.wrong;
 	if (isnan(logged))
 		return;
-	double off = fabs(logged - own);
+	double off = fmin(fabs(logged - own),
+		fabs(logged - own - balance_value(&c->weights, &c->batch)));
 	c->loss_right = off <= c->loss_bound * c->reference.size + c->o.loss_half;
 	/* (between the two bounds, it counts as neither right nor wrong) */
 	double far = c->o.precision == RUN_FP32 ? c->loss_bound
@@ -553,7 +561,8 @@ static bool is_scale_wrong(const struct step_check *c)
 	double clip = c->files.adam.clip;
 	return clip >= 0 &&
 	       !is_close(c->scale.common, clip_factor(clip, c->reference.norm),
-		       c->o.precision == RUN_FP32 ? 1e-3 : 0.03);
+		       (c->o.precision == RUN_FP32 ? 1e-3 : 0.03) +
+			       c->choices.scale_change);
 }
 
 /* Compares the gradients again if another beta1 explains exp_avg. */
@@ -579,8 +588,10 @@ int judge_gradients(struct step_check *c, struct err *e)
 	const bool two_runs = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = two_runs ? read_means(c, p, lost, e)
-			  : set_bounds(c, e) || compute_products(c, p, lost, e);
+	int rc = two_runs
+			 ? read_means(c, p, lost, e)
+			 : set_bounds(c, e) || choices_adopt(c, e) ||
+				   balance_adopt(c, e) || compute_products(c, p, lost, e);
 	if (!rc)
 		choose_common_factor(c, p, lost);
 	if (!rc && !two_runs && !c->given.n &&

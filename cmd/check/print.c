@@ -74,6 +74,9 @@ static void append_batch(const struct step_check *c, struct str *out)
 		(long long)b->n, plural(b->n), (long long)b->length,
 		(long long)b->counted, b->weights ? " with weights" : "",
 		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (has_balance_loss(&c->weights))
+		str_printf(out, ", balance loss %.3g",
+			balance_value(&c->weights, &c->batch));
 	if (!isnan(c->o.loss))
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);
@@ -209,9 +212,9 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
 		str_printf(out, "verdict: %s%s%s\n", v->line,
-			!except.len    ? ""
-			: c->undecided ? "; "
-				       : ", but ",
+			!except.len			       ? ""
+			: c->undecided || c->choices.undecided ? "; "
+							       : ", but ",
 			except.len ? except.s : "");
 }
 
@@ -231,6 +234,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 			c->files.step);
 	if (c->has_reference) {
 		append_batch(c, out);
+		append_choices_line(c, out);
 		append_scale(c, out);
 	} else if (two && !c->scale.checked)
 		str_puts(out, "scale   NOT checked: clipping may hide a wrong "

@@ -441,7 +441,7 @@ static bool frozen_changed(struct cause_search *s, bool *decays)
 	const struct tensor_check *x = &s->c->tensors[s->tensor];
 	struct tensor_step t = {0};
 	bool changed =
-		x->frozen && !x->nonfinite && !x->unchanged &&
+		x->frozen && !x->buffer && !x->nonfinite && !x->unchanged &&
 		!tensor_step_read(&t, &s->c->files, s->tensor, STEP_PARAMETERS, &s->e);
 	if (changed) {
 		const struct products p = products_of(t.p1, t.p0, t.n);

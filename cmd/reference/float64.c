@@ -5,30 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double *weight_of(const struct sequence_work *w, const struct tensor *t)
-{
-	return t ? w->f->w[t - w->m->tensors] : NULL;
-}
-
-/* Returns the sums for a tensor's gradient; NULL if they are not requested, or t = NULL. */
-static double *grad_of(const struct sequence_work *w, const struct tensor *t)
-{
-	return t ? w->grad[t - w->m->tensors] : NULL;
-}
-
-/* Returns true if the gradients of weights include this position's contribution. */
-static bool part_has(const struct sequence_work *w, int64_t i)
-{
-	int n = w->part.n, k = w->part.i;
-	if (w->part.kind == PART_CHUNK)
-		return i * n / w->n == k;
-	if (w->part.kind == PART_ZIGZAG) {
-		int64_t piece = i * 2 * n / w->n;
-		return piece == k || piece == 2 * n - 1 - k;
-	}
-	return true;
-}
-
 /* Returns slice i of n of a column-parallel layer's outputs for parts of this kind; else all. */
 static struct range output_range(
 	const struct sequence_work *w, enum part_kind kind, int64_t out)
@@ -206,6 +182,7 @@ static void acts_init64(const struct sequence_work *w, struct float64_acts *a)
 		&a->h, &a->q, &a->k, &a->v, &a->o, &a->a, &a->b, &a->y, &a->q0, &a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(to); i++)
 		*to[i] = zeros(n * widths[i]);
+	float64_routing_init(w, &a->routing);
 }
 
 static void acts_release64(struct float64_acts *a)
@@ -214,6 +191,7 @@ static void acts_release64(struct float64_acts *a)
 		a->h, a->q, a->k, a->v, a->o, a->a, a->b, a->y, a->q0, a->k0};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		free(all[i]);
+	float64_routing_release(&a->routing);
 }
 
 /* Rotates queries, keys or values in place. sign -1: the inverse rotation. */
@@ -334,6 +312,10 @@ static void ffn_backward64(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *dh_weights)
 {
+	if (t->router) { /* (PART_SLICE is not used for models with experts) */
+		float64_experts_backward(w, t, &a->routing, a->h, dx, dh);
+		return;
+	}
 	const int64_t widths[] = {w->ffn, w->ffn};
 	struct float64_acts d;
 	acts_init64(w, &d);
@@ -555,10 +537,17 @@ static void enter_norm_backward(const struct pass *p, const struct tensor *gamma
 /* Computes a rank's part of the output of sublayer k. */
 static void compute_rank_output(const struct pass *p, struct rank *rank, int64_t k)
 {
-	const struct sequence_work *w = &rank->w;
-	const double *in = run_sublayer(
-		&rank->w, k, &rank->a, rank->x + input_index(p, k) * p->size);
-	float64_linear(rank->y, in, weight_of(w, tensors_of(p, k)->out), NULL, w->n,
+	struct sequence_work *w = &rank->w;
+	const struct sublayer_tensors *t = tensors_of(p, k);
+	const double *x = rank->x + input_index(p, k) * p->size;
+	if (t->router) {
+		w->layer = t->w2->unit - 1;
+		apply_norm(w, t->norm, t->norm_bias, rank->a.h, x);
+		float64_experts(w, t, &rank->a.routing, rank->a.h, rank->y);
+		return;
+	}
+	const double *in = run_sublayer(w, k, &rank->a, x);
+	float64_linear(rank->y, in, weight_of(w, t->out), NULL, w->n,
 		k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
 }
 

@@ -19,6 +19,23 @@ struct sequence {
 	double *size;	       /* sum of |weight * loss|, added to; NULL: not needed */
 	/* Where to store rows; NULL: nowhere. */
 	const struct target_rows *rows;
+	struct choices *choices; /* of experts; NULL: neither recorded nor given */
+	int64_t first;		 /* its first position in choices */
+	const double *balance;	 /* balance_slopes(); NULL: no balance loss */
+	double router_z; /* factor of the square of log(sum of exp(router's logits)) */
+};
+
+/* The experts of each position in each layer, [layer][position][experts_per_token], ascending. A pass
+ * records them, or with `replay` uses those that are there. */
+struct choices {
+	int64_t positions; /* of the batch */
+	int *ids;
+	int *other; /* the next best choice */
+	/* [layer][position]: the relative error of the router's input and logits that may turn the
+	 * choice into the next best one; INFINITY: none */
+	double *margin;
+	double *mass; /* [sequence][layer][expert]: sums of scores, which add up to 1 */
+	bool replay;
 };
 
 /* Rows that a pass stores; NULL: not stored. They show each position's part of the
@@ -105,6 +122,10 @@ struct function {
 	/* With tensor-parallel ranks: how often the forward pass adds a sublayer's output
 	 * and its bias (0: once). The backward pass adds them once. */
 	double times[SUBLAYERS], bias_times[SUBLAYERS];
+	bool gates_detached;  /* the router has no gradient of the experts' gates */
+	bool router_detached; /* the router's input has no gradient */
+	bool biased_gates; /* gates are made of the scores with the bias of the choice */
+	bool no_shared_gate; /* the shared expert is not multiplied by its gate */
 	bool gate_exchanged; /* SwiGLU applies the activation to the other matmul */
 	struct path path;
 	double logit_scale; /* factor of logits; 0: 1 */

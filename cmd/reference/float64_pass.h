@@ -18,8 +18,16 @@ struct sequence_work {
 	double *table; /* rotations [2][n][head_dim]: cosines, sines; [1]: layers with a window */
 };
 
+/* The router of a layer: logits and scores [n][experts]; ids and gates of the chosen experts, and
+ * gradients of the gates [n][experts_per_token]. */
+struct float64_routing {
+	double *z, *score, *gate, *dgate;
+	int *ids;
+};
+
 /* Activations of a sublayer: after the norm; of attention; of the FFN. */
 struct float64_acts {
+	struct float64_routing routing;
 	double *h, *q, *k, *v, *o, *a, *b, *y;
 	double *q0, *k0; /* queries and keys before their norms */
 };
@@ -28,6 +36,30 @@ struct float64_acts {
 static inline double variant_or_model(double of_variant, double of_model)
 {
 	return of_variant != 0 ? of_variant : of_model;
+}
+
+static inline double *weight_of(const struct sequence_work *w, const struct tensor *t)
+{
+	return t ? w->f->w[t - w->m->tensors] : NULL;
+}
+
+/* Returns the sums for a tensor's gradient; NULL if they are not requested, or t = NULL. */
+static inline double *grad_of(const struct sequence_work *w, const struct tensor *t)
+{
+	return t ? w->grad[t - w->m->tensors] : NULL;
+}
+
+/* Returns true if the gradients of weights include this position's contribution. */
+static inline bool part_has(const struct sequence_work *w, int64_t i)
+{
+	int n = w->part.n, k = w->part.i;
+	if (w->part.kind == PART_CHUNK)
+		return i * n / w->n == k;
+	if (w->part.kind == PART_ZIGZAG) {
+		int64_t piece = i * 2 * n / w->n;
+		return piece == k || piece == 2 * n - 1 - k;
+	}
+	return true;
 }
 
 /* Allocates n zeros; the caller frees them. */
@@ -84,3 +116,14 @@ void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 /* Computes d->q, d->k and d->v from d->o. */
 void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
 	const struct float64_acts *d);
+
+/* float64_experts.c */
+void float64_routing_init(const struct sequence_work *w, struct float64_routing *r);
+void float64_routing_release(struct float64_routing *r);
+/* Sets out[n][dim] to the output of a mixture of experts for h[n][dim]. */
+void float64_experts(const struct sequence_work *w, const struct sublayer_tensors *t,
+	struct float64_routing *r, const double *h, double *out);
+/* Adds the gradients of weights and of h, after float64_experts(). */
+void float64_experts_backward(const struct sequence_work *w,
+	const struct sublayer_tensors *t, const struct float64_routing *r,
+	const double *h, const double *dout, double *dh);

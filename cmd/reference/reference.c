@@ -17,9 +17,6 @@ int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e)
 	*w = (struct weights){0};
 	if (convert_model(v, &w->m, e))
 		return -1;
-	if (w->m.c.experts)
-		return err_set(e, EX_UNAVAILABLE,
-			"%s: a mixture of experts is not supported yet", v->name);
 	w->w = xcalloc((size_t)w->m.n_tensors, sizeof(*w->w));
 	for (int i = 0; i < w->m.n_tensors; i++) {
 		w->w[i] = ckpt_view_tensor(v, ckpt_view_find(v, w->m.tensors[i].name), e);
@@ -151,6 +148,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
+	if (has_balance_loss(w) && batch_divisor(b) != (double)b->counted)
+		*why = "the loss has another divisor than the balance loss";
 	if (w->padding && w->m.output == w->m.tokens)
 		*why = "pad_token_id has no gradient in a table that is also the output layer";
 	if (model_unsupported_part(&w->m))
@@ -199,8 +198,10 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 	o->model.context = b->length;
 	o->model.virtual_degrees = "";
 	o->model.dropout = 0;
+	o->model.router_bias_rate = 0;
 	o->batch = b->n;
-	o->micro_batch = 1;
+	o->micro_batch = has_balance_loss(w) ? b->n / max64(1, w->micro_batches) : 1;
+	o->model.balance_loss = has_balance_loss(w) ? o->model.balance_loss : 0;
 	o->steps = 1;
 	o->lr = o->min_lr = 0;
 	o->warmup = 0;
@@ -498,6 +499,28 @@ static struct target_rows target_rows_from(
 		r->dx ? r->dx + at * m->c.dim : NULL};
 }
 
+void choices_init(struct choices *x, const struct model *m, const struct token_batch *b)
+{
+	const int64_t n = m->c.layers * b->n * b->length, k = m->c.experts_per_token;
+	*x = (struct choices){.positions = b->n * b->length,
+		.ids = xcalloc((size_t)(n * k), sizeof(*x->ids)),
+		.other = xcalloc((size_t)(n * k), sizeof(*x->other)),
+		.margin = xcalloc((size_t)n, sizeof(*x->margin)),
+		.mass = xcalloc(
+			(size_t)(m->c.layers * b->n * m->c.experts), sizeof(*x->mass))};
+	for (int64_t i = 0; i < n; i++) /* (layers without experts) */
+		x->margin[i] = INFINITY;
+}
+
+void choices_release(struct choices *x)
+{
+	free(x->ids);
+	free(x->other);
+	free(x->margin);
+	free(x->mass);
+	*x = (struct choices){0};
+}
+
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
@@ -525,7 +548,11 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
 			b->pos + at, b->start + at, NULL, 0,
-			target_weights(b, how, at, weight_scratch), &size, NULL};
+			target_weights(b, how, at, weight_scratch), &size, NULL,
+			how->choices, at, NULL,
+			m.c.router_z_loss / (double)(b->n * b->length)};
+		double *slopes = has_balance_loss(w) ? balance_slopes(w, b, i) : NULL;
+		s.balance = slopes;
 		struct target_rows rows;
 		if (how->rows) {
 			rows = target_rows_from(how->rows, at, &m);
@@ -536,6 +563,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);
+		free(slopes);
 	}
 	for (int r = 0; r < n_parts; r++) {
 		adapt_gradients(w, how->wanted, adapter_scale, sums + r * m.n_tensors);

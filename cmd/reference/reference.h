@@ -26,6 +26,10 @@ struct weights {
 	struct adapter *adapters;
 	int n_adapters;
 	int64_t padding; /* 1 + token without a gradient of its embedding as an input; 0: none */
+	/* The choices that m.c.balance_loss counts, and in how many micro-batches the batch was
+	 * divided (0: one). NULL: the losses have no balance loss. */
+	const struct choices *counted;
+	int64_t micro_batches;
 };
 static inline int own_tensors(const struct weights *w)
 {
@@ -48,6 +52,17 @@ void mark_adapted_matrices(const struct weights *w, const bool *wanted, bool *ne
 /* Replaces the gradients of matrices by their adapters', with scales multiplied by a factor. */
 void adapt_gradients(
 	const struct weights *w, const bool *wanted, double factor, double **sums);
+
+/* ---- balance.c ---- */
+
+/* Returns true if the gradients have a balance loss of the experts. */
+bool has_balance_loss(const struct weights *w);
+/* Returns [layer][expert]: how the balance loss changes with the score of a position of a sequence;
+ * for free(). */
+double *balance_slopes(
+	const struct weights *w, const struct token_batch *b, int64_t sequence);
+/* Returns the balance loss of the batch. */
+double balance_value(const struct weights *w, const struct token_batch *b);
 
 /* ---- reference.c ---- */
 
@@ -123,9 +138,13 @@ struct variant {
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF
 	} targets;
-	bool unweighted;      /* all weights are 1 */
-	double adapter_scale; /* multiplies the scales of adapters; 0: 1 */
+	bool unweighted;	 /* all weights are 1 */
+	struct choices *choices; /* of experts; NULL: neither recorded nor given */
+	double adapter_scale;	 /* multiplies the scales of adapters; 0: 1 */
 };
+/* Allocates the choices of a batch; the caller frees them. */
+void choices_init(struct choices *x, const struct model *m, const struct token_batch *b);
+void choices_release(struct choices *x);
 /* Computes a variant in float64. With PART_RANKS and EACH_PART, *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);

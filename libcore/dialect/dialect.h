@@ -81,6 +81,13 @@ int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 /* Parts of a fused QKV tensor. */
 enum { NOT_FUSED, FUSED_Q, FUSED_K, FUSED_V };
 
+/* The item that has one matrix of a stack of experts (NULL: zeros), and the matrix's first row among
+ * all rows of the item, which is [rows][width] or [experts][rows][width]. */
+struct block_source {
+	const struct torch_item *item;
+	int64_t first;
+};
+
 /* The rows of an item that make up one of our tensors. */
 struct tensor_source {
 	const struct torch_item *item; /* NULL: zeros */
@@ -90,6 +97,8 @@ struct tensor_source {
 	int fused;  /* part of rows [key head][queries, key, value][width] */
 	bool pairs; /* query and key rows: channels that rotate together are adjacent */
 	bool rotates_partly; /* query and key rows: only some channels rotate */
+	/* [t->blocks], for a stack of experts; `item` is then the first one. NULL: no stack. */
+	struct block_source *blocks;
 };
 
 /* Returns the index of a head's channel in the row order of a source. */
@@ -111,6 +120,11 @@ enum { SOURCE_MODEL, SOURCE_MEANS, SOURCE_SQUARES, SOURCE_GROUPS };
 extern const char *const source_groups[SOURCE_GROUPS]; /* model, exp_avg, exp_avg_sq */
 
 struct tensor_source *get_source(const struct placement *x, int group, int tensor);
+/* Allocates the sources of all tensors of x->m, and frees them. */
+void placement_init(struct placement *x);
+void placement_release(struct placement *x);
+/* Returns true for a tensor that no optimizer has: the bias of a router. */
+bool is_buffer_of_router(const struct tensor *t);
 /* Returns an item of a group, or NULL. `parameter`: the item of the parameter itself, or NULL. */
 const struct torch_item *find_group_item(const struct placement *x, int group,
 	const char *name, const struct torch_item *parameter);
@@ -143,6 +157,8 @@ struct stem {
 	bool no_bias;	    /* never has a bias */
 	const char *second; /* module of the odd blocks of a stack; NULL: as `theirs` */
 	const char *bias;   /* their name of the bias; NULL: ".bias" */
+	const char *
+		stack; /* their name of the whole stack, [experts][rows][width]; NULL: none */
 };
 
 struct scheme {
@@ -232,8 +248,8 @@ int torch_read_variant(struct torch_file *f, const struct torch_names *x,
 struct dialect {
 	const char *name;  /* name of the program, for messages */
 	const char *table; /* suffix of the name of the token embedding */
-	/* Suffixes of names in layer 0, to tell dialects with the same table apart: the first row
-	 * whose marks all exist matches. NULL: none. */
+	/* Suffixes of names in layer 0, or after a * in any layer, to tell dialects with the same
+	 * table apart: the first row whose marks all exist matches. NULL: none. */
 	const char *marks[2];
 	int arch;
 	/* NULL-terminated: prefixes of the model's tensors; wrapper modules, dropped from names. */
@@ -260,7 +276,11 @@ struct dialect {
 #define DIALECTS(X) \
 	X(meta)     \
 	X(phi3)     \
-	X(glm4) X(gemma3) X(gemma2) X(olmo2) X(llama) X(gpt2) X(megatron) X(nanotron)
+	X(glm4)     \
+	X(gemma3)   \
+	X(gemma2)   \
+	X(olmo2)    \
+	X(mixtral) X(dots1) X(qwen_moe) X(llama) X(gpt2) X(megatron) X(nanotron)
 #define DIALECT_ROW(name) extern const struct dialect dialect_##name;
 DIALECTS(DIALECT_ROW)
 #undef DIALECT_ROW

@@ -1,5 +1,5 @@
-/* Hugging Face's mixtures of experts with Llama's attention: one tensor per matrix of an expert.
- * (In memory, transformers 5 stacks them; it saves them separately.) */
+/* Hugging Face's mixtures of experts with Llama's attention: one tensor per matrix of an expert, or
+ * stacks of them, as in the memory of transformers 5 (which saves them separately). */
 #include "dialect/dialect.h"
 
 /* clang-format off */
@@ -20,8 +20,9 @@
 	{"feed_forward.w3", "mlp.up_proj"},                                       \
 	{"feed_forward.w2", "mlp.down_proj"}
 #define EXPERTS                                                                   \
-	{"experts.w13", "mlp.experts.*.gate_proj", .second = "mlp.experts.*.up_proj"}, \
-	{"experts.w2", "mlp.experts.*.down_proj"}
+	{"experts.w13", "mlp.experts.*.gate_proj", .second = "mlp.experts.*.up_proj",   \
+		.stack = "mlp.experts.gate_up_proj"},                             \
+	{"experts.w2", "mlp.experts.*.down_proj", .stack = "mlp.experts.down_proj"}
 /* clang-format on */
 
 const struct scheme scheme_mixtral = {"model.layers.", false,
@@ -47,3 +48,19 @@ const struct scheme scheme_dots1 = {"model.layers.", false,
 		{"shared.w3", "mlp.shared_experts.up_proj"},
 		{"shared.w2", "mlp.shared_experts.down_proj"}},
 	NULL};
+
+static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
+
+#define MOE_DIALECT(id, mark)                                        \
+	const struct dialect dialect_##id = {.name = "Hugging Face", \
+		.table = "embed_tokens.weight",                      \
+		.marks = {mark},                                     \
+		.arch = ARCH_LLAMA,                                  \
+		.parts = parts,                                      \
+		.scheme = &scheme_##id,                              \
+		.set_sources = stems_set_sources}
+
+MOE_DIALECT(mixtral, "*.block_sparse_moe.gate.weight");
+MOE_DIALECT(dots1, "*.mlp.gate.e_score_correction_bias");
+/* (Mixtral, too, has these names in the memory of transformers 5.) */
+MOE_DIALECT(qwen_moe, "*.mlp.gate.weight");

@@ -120,12 +120,14 @@ static int reject_unknown(const struct torch_names *x, struct err *e)
 		name);
 }
 
-/* Returns true if layer 0 has all marks of the dialect. */
+/* Returns true if layer 0, or any layer after a *, has all marks of the dialect. */
 static bool has_marks(const struct torch_names *x, const struct dialect *d)
 {
 	bool has_all = true;
 	for (size_t k = 0; k < ARRAY_LEN(d->marks) && d->marks[k]; k++) {
-		scoped_ptr char *end = text_printf("layers.0.%s", d->marks[k]);
+		scoped_ptr char *end = *d->marks[k] == '*'
+					       ? xstrdup(d->marks[k] + 1)
+					       : text_printf("layers.0.%s", d->marks[k]);
 		int64_t i = 0;
 		while (i < x->n && !text_ends(x->v[i].text, end))
 			i++;

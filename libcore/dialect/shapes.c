@@ -28,13 +28,39 @@ int64_t head_width(const struct model_config *c)
 	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 }
 
+/* Returns the item of one of our tensors in the first layer that has it, or NULL. */
+static const struct torch_item *find_in_any_layer(
+	const struct torch_names *x, const struct model_config *c, const char *name)
+{
+	const struct torch_item *found = NULL;
+	for (int64_t i = 0; i < c->layers && !found; i++)
+		found = find_in_layer(x, i, name);
+	return found;
+}
+
+/* Sets the number and the widths of experts. */
+static void set_experts(const struct torch_names *x, struct model_config *c)
+{
+	const struct torch_item *router = find_in_any_layer(x, c, "router.weight");
+	const struct torch_item *down = find_in_any_layer(x, c, "experts.w2.weight");
+	c->experts = count_rows(router, 0);
+	if (!c->experts || !down || down->ndim < 2)
+		return;
+	c->expert_dim = down->dims[down->ndim - 1];
+	c->shared_expert_dim = count_rows(find_in_any_layer(x, c, "shared.w1.weight"), 0);
+	c->shared_expert_gate = find_in_any_layer(x, c, "shared_gate.weight") != NULL;
+}
+
 /* Sets the layers, the widths, and the options that tensor names imply. */
 static void set_config_from_layers(const struct torch_names *x, struct model_config *c)
 {
-	const struct torch_item *up = find_in_layer(x, 0, "feed_forward.w1.weight");
 	const struct torch_item *output = stems_find_item(x, "output.weight");
 	for (c->layers = 0; find_in_layer(x, c->layers, "attention.wo.weight");)
 		c->layers++;
+	set_experts(x, c);
+	const struct torch_item *up =
+		c->experts ? find_in_any_layer(x, c, "feed_forward.w1.weight")
+			   : find_in_layer(x, 0, "feed_forward.w1.weight");
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
 	c->ffn_dim = up && count_rows(up, 0) == c->dim && up->ndim == 2
 			     ? up->dims[1]

@@ -11,6 +11,25 @@ struct tensor_source *get_source(const struct placement *x, int group, int tenso
 	return &x->sources[group * x->m->n_tensors + tensor];
 }
 
+void placement_init(struct placement *x)
+{
+	x->sources =
+		xcalloc(SOURCE_GROUPS * (size_t)x->m->n_tensors, sizeof(*x->sources));
+}
+
+void placement_release(struct placement *x)
+{
+	for (int i = 0; x->sources && i < SOURCE_GROUPS * x->m->n_tensors; i++)
+		free(x->sources[i].blocks);
+	free(x->sources);
+	x->sources = NULL;
+}
+
+bool is_buffer_of_router(const struct tensor *t)
+{
+	return text_ends(t->name, ".router.bias");
+}
+
 const struct torch_item *find_group_item(const struct placement *x, int group,
 	const char *name, const struct torch_item *parameter)
 {

@@ -100,6 +100,19 @@ static const struct stem *set_their_name(const struct scheme *s, const char *our
 	return r;
 }
 
+/* Sets the other program's name of a whole stack of experts. Returns false if it has none. */
+static bool set_stack_name(
+	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+{
+	const char *kind;
+	int64_t layer;
+	const struct stem *r = find_stem(s, ours, &layer, &kind);
+	if (!r || !r->stack)
+		return false;
+	snprintf(name, FOREIGN_NAME, "%s%lld.%s", s->layers, (long long)layer, r->stack);
+	return true;
+}
+
 /* Appends the matrices of the experts in our tensor i, a stack. */
 static int add_stack(const struct scheme *s, const struct model *m, int i,
 	struct foreign *list, int *n, struct err *e)
@@ -239,9 +252,11 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 {
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
-	return !s				  ? torch_names_find(x, ours)
-	       : set_their_name(s, ours, 0, name) ? torch_names_find(x, name)
-						  : NULL;
+	if (!s)
+		return torch_names_find(x, ours);
+	const struct torch_item *item =
+		set_their_name(s, ours, 0, name) ? torch_names_find(x, name) : NULL;
+	return !item && set_stack_name(s, ours, name) ? torch_names_find(x, name) : item;
 }
 
 /* Returns the source of one of our tensors: the rows of an item from `first` on. */
@@ -257,6 +272,40 @@ static struct tensor_source make_source(const struct placement *x, int tensor,
 		.rotates_partly = is_rotated && x->m->c.rotary};
 }
 
+/* Sets the source of one matrix of a stack: its own item, or rows of an item with all experts. */
+static int set_block_source(
+	struct placement *x, int group, const struct foreign *f, struct err *e)
+{
+	const int i = f->part[0];
+	const struct tensor *t = &x->m->tensors[i];
+	struct tensor_source *s = get_source(x, group, i);
+	const int64_t rows = f->outputs[0], block = f->first / rows;
+	const struct block_source *own = get_source(x, SOURCE_MODEL, i)->blocks;
+	const struct torch_item *parameter = group && own ? own[block].item : NULL;
+	char stack[FOREIGN_NAME];
+	const struct torch_item *item = find_group_item(x, group, f->name, parameter);
+	int64_t first = 0;
+	if (item && item->ndim == 2 && !has_shape(item, 2, rows, t->dims[1]))
+		return report_wrong_shape(x, item, e);
+	if (!item && set_stack_name(x->names->dialect->scheme, t->name, stack))
+		item = find_group_item(x, group, stack, parameter);
+	if (!item)
+		return report_missing(x, group, f->name, e);
+	if (item->ndim != 2) {
+		if (item->ndim != 3 || item->dims[0] != t->experts ||
+			item->dims[1] != t->dims[0] / t->experts ||
+			item->dims[2] != t->dims[1])
+			return report_wrong_shape(x, item, e);
+		first = f->first;
+	}
+	if (!s->blocks) {
+		*s = make_source(x, i, item, 0, false);
+		s->blocks = xcalloc((size_t)t->blocks, sizeof(*s->blocks));
+	}
+	s->blocks[block] = (struct block_source){item, first};
+	return 0;
+}
+
 /* Sets the sources of our tensors that a foreign tensor contains. */
 static int set_tensor_sources(struct placement *x, int group, const struct foreign *f,
 	bool is_linear, struct err *e)
@@ -264,10 +313,7 @@ static int set_tensor_sources(struct placement *x, int group, const struct forei
 	int64_t first = 0;
 	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
 	if (f->stacked)
-		return err_set(e, EX_UNAVAILABLE,
-			"%s: experts are not supported in this format; use Hugging Face's "
-			"safetensors",
-			x->names->file->path);
+		return set_block_source(x, group, f, e);
 	const struct torch_item *parameter =
 		f->part[0] < 0 ? NULL : get_source(x, SOURCE_MODEL, f->part[0])->item;
 	const struct torch_item *item =

@@ -34,8 +34,8 @@ static void close_torch(struct ckpt_view *v)
 	free(v->settings);
 	torch_names_close(&x->names);
 	torch_close(&x->file);
+	placement_release(&x->at);
 	model_release(&x->m);
-	free(x->at.sources);
 	free(x->whole);
 	free(x);
 }
@@ -102,6 +102,36 @@ static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t
 	return 0;
 }
 
+/* Reads rows of a stack of experts. */
+static int read_stack(struct torch_view *x, const struct tensor_source *s,
+	const struct ckpt_rows *r, float *out, struct err *e)
+{
+	const struct tensor *t = &x->m.tensors[r->tensor];
+	const int64_t rows = t->dims[0] / t->blocks, width = t->dims[1];
+	for (int64_t i = 0, n; i < r->n; i += n, out += n * width) {
+		const struct block_source *b = &s->blocks[(r->row + i) / rows];
+		int64_t at = (r->row + i) % rows;
+		n = min64(r->n - i, rows - at);
+		at += b->first;
+		if (!b->item) {
+			memset(out, 0, (size_t)(n * width) * sizeof(*out));
+			continue;
+		}
+		if (b->item->ndim == 2) {
+			if (torch_read(&x->file, b->item, at, n, out, e))
+				return -1;
+			continue;
+		}
+		const struct tensor_source expert = {
+			.item = b->item, .layer = at / b->item->dims[1]};
+		if (cache_rows(x, &expert, expert.layer, 1, e))
+			return -1;
+		memcpy(out, x->whole + at % b->item->dims[1] * width,
+			(size_t)(n * width) * sizeof(*out));
+	}
+	return 0;
+}
+
 /* Reads rows of one of our tensors from its source in the file; zeros if that is missing. */
 static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
@@ -113,6 +143,8 @@ static int read_torch(
 		memset(out, 0, (size_t)(r->n * width) * sizeof(*out));
 		return 0;
 	}
+	if (s->blocks)
+		return read_stack(x, s, r, out, e);
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
 	if (!s->pairs && !s->rotates_partly && s->fused == NOT_FUSED && s->layer < 0)
@@ -140,7 +172,12 @@ static void append_file_name(const struct ckpt_view *v, int tensor, struct str *
 	int64_t rows = x->m.tensors[tensor].dims[0];
 	if (!s->item)
 		return;
-	if (s->fused != NOT_FUSED || s->layer >= 0) /* not one range of rows */
+	if (s->blocks && s->item->ndim == 2)
+		str_printf(out, "%s and %d more tensors", s->item->name,
+			x->m.tensors[tensor].blocks - 1);
+	else if (s->blocks)
+		str_puts(out, s->item->name);
+	else if (s->fused != NOT_FUSED || s->layer >= 0) /* not one range of rows */
 		str_puts(out, s->item->name);
 	else
 		append_item_range(s->item, s->first, rows, s->transposed, out);
@@ -159,9 +196,14 @@ static int by_address(const void *a, const void *b)
 static int64_t list_used_items(const struct torch_view *x, const struct torch_item **out)
 {
 	int64_t n = 0, n_all = 0;
-	for (int i = 0; i < x->m.n_tensors; i++)
-		if (get_source(&x->at, CKPT_MODEL, i)->item)
-			out[n_all++] = get_source(&x->at, CKPT_MODEL, i)->item;
+	for (int i = 0; i < x->m.n_tensors; i++) {
+		const struct tensor_source *s = get_source(&x->at, CKPT_MODEL, i);
+		if (s->item && !s->blocks)
+			out[n_all++] = s->item;
+		for (int b = 0; s->blocks && b < x->m.tensors[i].blocks; b++)
+			if (s->blocks[b].item)
+				out[n_all++] = s->blocks[b].item;
+	}
 	qsort(out, (size_t)n_all, sizeof(*out), by_address);
 	for (int64_t i = 0; i < n_all; i++)
 		if (!n || out[n - 1] != out[i])
@@ -322,6 +364,10 @@ static int use_masters(struct torch_view *x, struct err *e)
 	int rc = 0;
 	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
 		struct tensor_source *s = get_source(&x->at, CKPT_MODEL, i);
+		if (s->blocks)
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: fp32_groups of a mixture of experts are not supported",
+				x->file.path);
 		for (int64_t k = 0; s->item && k < x->names.n_order; k++) {
 			if (x->names.order[k] != s->item)
 				continue;
@@ -346,6 +392,34 @@ static int by_order(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
+/* Removes the items that no optimizer has from a list of n. Returns their number. */
+static int64_t drop_buffers(
+	const struct torch_view *x, const struct torch_item **list, int64_t n)
+{
+	for (int i = 0; i < x->m.n_tensors; i++) {
+		const struct torch_item *item = get_source(&x->at, CKPT_MODEL, i)->item;
+		int64_t k = 0;
+		while (k < n && list[k] != item)
+			k++;
+		if (!is_buffer_of_router(&x->m.tensors[i]) || k == n)
+			continue;
+		n--;
+		memmove(list + k, list + k + 1, (size_t)(n - k) * sizeof(*list));
+	}
+	return n;
+}
+
+/* Returns true if an item has elements of a tensor. */
+static bool has_item(
+	const struct torch_view *x, int tensor, const struct torch_item *item)
+{
+	const struct tensor_source *s = get_source(&x->at, CKPT_MODEL, tensor);
+	bool found = s->item == item;
+	for (int b = 0; s->blocks && b < x->m.tensors[tensor].blocks && !found; b++)
+		found = s->blocks[b].item == item;
+	return found;
+}
+
 /* Marks the items that no trained tensor uses as frozen. */
 static void set_frozen(
 	const struct torch_view *x, struct torch_parameter *list, int64_t n)
@@ -354,7 +428,7 @@ static void set_frozen(
 		list[k].frozen = true;
 	for (int i = 0; i < x->m.n_tensors; i++)
 		for (int64_t k = 0; k < n && !x->m.tensors[i].frozen; k++)
-			if (get_source(&x->at, CKPT_MODEL, i)->item == list[k].item)
+			if (has_item(x, i, list[k].item))
 				list[k].frozen = false;
 }
 
@@ -365,6 +439,7 @@ static int map_numbers(
 	if (!x->moments)
 		return 0;
 	bool sorted_by_name = false, is_numbered = false;
+	n = drop_buffers(x, used, n);
 	for (int64_t i = 0; i < n; i++) {
 		sorted_by_name = sorted_by_name || used[i]->order < 0;
 		is_numbered = is_numbered ||
@@ -415,7 +490,7 @@ static int check_moments(
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
-		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
+		xcalloc((size_t)foreign_max(&x->m) + 1, sizeof(*used));
 	int64_t n = list_used_items(x, used);
 	int rc = check_all_used(x, used, n, e) || map_numbers(x, used, n, e);
 	if (rc)
@@ -473,8 +548,7 @@ static int load_model(
 		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
-	x->at.sources =
-		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
+	placement_init(&x->at);
 	convert_init_view(v, &x->m, path);
 	return x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
 			       add_moments(x, v, e)
@@ -530,11 +604,10 @@ static int load_gradients(
 			x->names.dialect->name);
 	x->at = (struct placement){
 		.names = &x->names, .m = &x->m, .allows_missing = true};
-	x->at.sources =
-		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
+	placement_init(&x->at);
 	convert_init_view(v, &x->m, path);
 	scoped_ptr const struct torch_item **used =
-		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
+		xcalloc((size_t)foreign_max(&x->m) + 1, sizeof(*used));
 	if (x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
 		check_all_used(x, used, list_used_items(x, used), e))
 		return -1;

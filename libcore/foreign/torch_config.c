@@ -147,13 +147,20 @@ static int check_shapes(const struct model_config *from, const struct model_conf
 		{"the hidden size of the feed-forward layers", from->ffn_dim,
 			shape->ffn_dim},
 		{"the vocabulary", from->vocab, shape->vocab},
+		{"the number of experts", from->experts, shape->experts},
+		{"the hidden size of an expert", from->expert_dim, shape->expert_dim},
 		{"the number of positions", from->arch == ARCH_GPT2 ? from->context : 0,
 			shape->context}};
+	if (!from->experts != !shape->experts)
+		return err_set(e, EX_DATAERR, "%s: describes %s, but the tensors are %s",
+			path, from->experts ? "experts" : "no experts",
+			shape->experts ? "a mixture of experts" : "of a dense model");
 	if (from->arch != shape->arch)
 		return err_set(e, EX_DATAERR, "%s: describes %s, but the tensors are %s",
 			path, arch_names[from->arch], arch_names[shape->arch]);
 	for (size_t i = 0; i < ARRAY_LEN(both); i++)
-		if (both[i].config && both[i].config != both[i].shapes)
+		if (both[i].config && both[i].config != both[i].shapes &&
+			(both[i].shapes || !shape->experts)) /* (no layer may be dense) */
 			return report_mismatch(
 				path, both[i].name, both[i].config, both[i].shapes, e);
 	return 0;
@@ -170,6 +177,11 @@ static int read_config(struct model_config *c, bool *pairs,
 		if (hf_config_read(&h, path, e))
 			return -1;
 		*c = h.c;
+		int64_t layer = 0;
+		while (layer < c->layers && !layer_has_experts(c, layer))
+			layer++;
+		if (layer == c->layers) /* (a sparse step above the number of layers) */
+			c->experts = c->expert_dim = c->shared_expert_dim = 0;
 		*pairs = h.rope_interleaved;
 		c->bias = shape->bias;
 		if (check_shapes(c, shape, path, e))
@@ -186,7 +198,11 @@ static int read_config(struct model_config *c, bool *pairs,
 	c->arch = shape->arch;
 	c->layers = shape->layers;
 	c->dim = shape->dim;
-	c->ffn_dim = shape->ffn_dim;
+	c->ffn_dim = shape->ffn_dim ? shape->ffn_dim : c->ffn_dim;
+	c->experts = shape->experts;
+	c->expert_dim = shape->expert_dim;
+	c->shared_expert_dim = shape->shared_expert_dim;
+	c->shared_expert_gate = shape->shared_expert_gate;
 	c->vocab = shape->vocab;
 	c->bias = shape->bias;
 	c->qk_norm = shape->qk_norm;
@@ -221,7 +237,7 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 /* Fails if the sizes derived from the tensors do not form a valid model. */
 static int check_sizes(const struct model_config *c, const char *path, struct err *e)
 {
-	if (!c->layers || !c->ffn_dim)
+	if (!c->layers || (!c->ffn_dim && !c->expert_dim))
 		return err_set(e, EX_DATAERR, "%s: layer 0 is missing", path);
 	if (c->layers <= MAX_LAYERS && c->dim >= 1 && c->dim <= MAX_DIM &&
 		c->ffn_dim <= MAX_ROWS && c->vocab >= 1 && c->vocab <= MAX_ROWS &&
@@ -259,6 +275,11 @@ int torch_config_read(struct model_config *c, bool *pairs, struct torch_file *f,
 			: c->heads
 				? "the sequence length (context), norm-eps and rope-theta"
 				: ", sequence length (context), norm-eps and rope-theta");
+	if (!rc && c->experts && !c->experts_per_token)
+		rc = err_set(e, EX_USAGE,
+			"%s: the tensors do not determine the experts of a token; specify "
+			"--model-config FILE, Hugging Face's config.json or pt-train options",
+			f->path);
 	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
 	return rc;
 }

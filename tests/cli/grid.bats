@@ -125,7 +125,7 @@ one_is_beyond() { # WHAT-IS-SAID SCALE-OF-THE-RANKS OPTION...
 	for o in '--eps 1e-11' '--optimizer muon --eps 0'; do
 		# shellcheck disable=SC2086
 		pt-train --dry-run --vocab 50 $o 2>err >/dev/null
-		grep -q 'warning: eps .*: gradients are sums of multiples of 2^-50' err
+		grep -q 'warning: --eps .*: gradients are sums of multiples of 2^-50' err
 	done
 	for o in '--eps 1e-10' '--optimizer sgd'; do
 		# shellcheck disable=SC2086

@@ -1,0 +1,219 @@
+/* The loss that balances the experts, by the names of those who define it. */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const balance_forms[N_BALANCE_FORMS] = {
+	"auto", "none", "hf", "megatron", "deepseek"};
+
+int balance_parse(const char *text, struct check_opts *o, struct err *e)
+{
+	const char *equals = strchr(text, '=');
+	const size_t n = equals ? (size_t)(equals - text) : strlen(text);
+	o->balance = 0;
+	while (o->balance < N_BALANCE_FORMS &&
+		(strlen(balance_forms[o->balance]) != n ||
+			strncmp(balance_forms[o->balance], text, n) != 0))
+		o->balance++;
+	o->balance_loss = 0;
+	const bool needs_number = o->balance > BALANCE_NONE;
+	if (o->balance < N_BALANCE_FORMS && needs_number == (equals != NULL) &&
+		(!equals || (!parse_double(equals + 1, &o->balance_loss) &&
+				    o->balance_loss >= 0 && o->balance_loss <= 1e6)))
+		return 0;
+	return err_set(e, EX_USAGE,
+		"--balance '%s': not auto, none, hf=X, megatron=X or deepseek=X", text);
+}
+
+void balance_set(struct step_check *c, enum balance_form form, double coefficient)
+{
+	struct model_config *m = &c->weights.m.c;
+	m->balance_over = form == BALANCE_HF	     ? BALANCE_MODEL
+			  : form == BALANCE_DEEPSEEK ? BALANCE_SEQUENCE
+						     : BALANCE_MICRO_BATCH;
+	m->balance_loss =
+		coefficient * (form == BALANCE_HF ? (double)m->experts_per_token : 1);
+	c->weights.counted = coefficient > 0 ? &c->choices.all : NULL;
+}
+
+void balance_begin(struct step_check *c)
+{
+	const struct check_opts *o = &c->o;
+	const int64_t micro = o->dp * o->fsdp * o->accumulation;
+	struct model_config *m = &c->weights.m.c;
+	c->weights.micro_batches = c->batch.n % micro ? 1 : micro;
+	if (o->balance == BALANCE_AUTO && !strcmp(c->files.after.format, "pt")) {
+		c->weights.counted = m->balance_loss > 0 ? &c->choices.all : NULL;
+		return;
+	}
+	m->router_z_loss = 0;
+	balance_set(c, (enum balance_form)o->balance, o->balance_loss);
+}
+
+void balance_gradients(struct step_check *c, enum balance_form form, double coefficient,
+	struct gradients *g)
+{
+	struct model_config *m = &c->weights.m.c;
+	const struct model_config saved = *m;
+	const struct choices *counted = c->weights.counted;
+	struct choices same = c->choices.all;
+	const struct variant v = {.sequence = -1, .choices = &same};
+	same.replay = true;
+	balance_set(c, form, coefficient);
+	reference_float64(&c->weights, &c->batch, &v, g);
+	c->weights.counted = counted;
+	*m = saved;
+}
+
+/* The run's gradients as a sum of both: factors, and the squared residual. */
+struct fit {
+	double of_zero, of_one, residual;
+};
+
+/* Fits the run's gradients by those without a balance loss and with one of coefficient 1. */
+static struct fit fit_gradients(const struct step_check *c, const struct gradients *zero,
+	const struct gradients *one)
+{
+	double zz = 0, zo = 0, oo = 0, sz = 0, so = 0, ss = 0;
+	for (int i = 0; i < c->n; i++) {
+		const int k = c->tensors[i].in_model;
+		for (int64_t j = 0; j < c->tensors[i].n && !c->tensors[i].frozen; j++) {
+			const double z = (double)zero->g[k][j],
+				     o = (double)one->g[k][j] - z,
+				     s = (double)c->seen[i][j];
+			zz += z * z;
+			zo += z * o;
+			oo += o * o;
+			sz += s * z;
+			so += s * o;
+			ss += s * s;
+		}
+	}
+	const double det = zz * oo - zo * zo;
+	struct fit f = {.residual = INFINITY};
+	if (!(det > 1e-12 * zz * oo) || !isfinite(ss))
+		return f;
+	f.of_zero = (sz * oo - so * zo) / det;
+	f.of_one = (so * zz - sz * zo) / det;
+	f.residual = ss - f.of_zero * sz - f.of_one * so;
+	return f;
+}
+
+/* Returns true if all gradients are within their bounds, after the factor. */
+static bool are_all_right(
+	const struct step_check *c, const struct gradients *g, double factor)
+{
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->tensors[i];
+		const struct products p =
+			products_of(c->seen[i], g->g[x->in_model], x->n);
+		const double norm = c->reference.norm;
+		if (!x->frozen && p.bb > 1e-14 * norm * norm && x->gradient.bound < 0.5 &&
+			!(residual_of(&p, factor) <= x->gradient.bound))
+			return false;
+	}
+	return true;
+}
+
+/* A balance loss that may be the run's, and how well it fits. */
+struct candidate {
+	enum balance_form form;
+	int64_t micro_batches;
+	double coefficient, factor, residual;
+};
+
+/* Fits all forms with the current number of micro-batches, and keeps the best one. */
+static void try_forms(struct step_check *c, struct candidate *best)
+{
+	for (int form = BALANCE_HF; form < N_BALANCE_FORMS; form++) {
+		struct gradients one;
+		balance_gradients(c, (enum balance_form)form, 1, &one);
+		const struct fit f = fit_gradients(c, &c->reference, &one);
+		if (f.residual < 0.9 * best->residual && f.of_zero > 0 && f.of_one > 0)
+			*best = (struct candidate){(enum balance_form)form,
+				c->weights.micro_batches, f.of_one / f.of_zero, f.of_zero,
+				f.residual};
+		gradients_free(&one);
+	}
+}
+
+/* Returns the factor of all gradients that is nearest to the run's. */
+static double nearest_factor(const struct step_check *c, const struct gradients *g)
+{
+	double ab = 0, bb = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct products p =
+			products_of(c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
+		ab += c->tensors[i].frozen ? 0 : p.ab;
+		bb += c->tensors[i].frozen ? 0 : p.bb;
+	}
+	return bb > 0 ? ab / bb : 1;
+}
+
+/* Uses a balance loss if all gradients are then right. Returns true if they are. */
+static bool use_if_right(struct step_check *c, const struct candidate *x)
+{
+	struct gradients g;
+	c->weights.micro_batches = x->micro_batches;
+	balance_gradients(c, x->form, x->coefficient, &g);
+	if (!are_all_right(c, &g, nearest_factor(c, &g))) {
+		gradients_free(&g);
+		return false;
+	}
+	gradients_free(&c->reference);
+	c->reference = g;
+	balance_set(c, x->form, x->coefficient);
+	remove_frozen_gradients(c);
+	scoped_str parts = {0};
+	if (x->micro_batches > 1 && x->form != BALANCE_DEEPSEEK)
+		str_printf(&parts, ", of each of %lld micro-batches",
+			(long long)x->micro_batches);
+	add_finding(c, FINDING_NOTE, NULL,
+		"the gradients have a loss that balances the experts: --balance %s=%.3g%s",
+		balance_forms[x->form], x->coefficient, parts.s ? parts.s : "");
+	return true;
+}
+
+/* Tries balance losses: all forms with --balance auto, otherwise the given one; of all numbers of
+ * micro-batches if the layout does not determine it. */
+static void try_balance_losses(struct step_check *c)
+{
+	const int64_t begin = c->weights.micro_batches;
+	const bool is_known = c->o.dp * c->o.fsdp * c->o.accumulation > 1;
+	const bool is_given = c->o.balance != BALANCE_AUTO;
+	struct candidate best = {.residual = INFINITY};
+	for (int64_t n = begin; n <= (is_known ? begin : c->batch.n); n++) {
+		struct candidate given = {
+			(enum balance_form)c->o.balance, n, c->o.balance_loss, 1, 0};
+		if (c->batch.n % n)
+			continue;
+		c->weights.micro_batches = n;
+		if (is_given && n > begin && use_if_right(c, &given))
+			return;
+		if (!is_given)
+			try_forms(c, &best);
+	}
+	if (is_given || !isfinite(best.residual) || !use_if_right(c, &best))
+		c->weights.micro_batches = begin;
+}
+
+int balance_adopt(struct step_check *c, struct err *e)
+{
+	double lost;
+	int rc = 0;
+	const bool is_of_file = c->o.balance == BALANCE_AUTO && c->weights.counted;
+	if (!c->weights.m.c.experts || c->o.balance == BALANCE_NONE || is_of_file)
+		return 0;
+	c->seen = xcalloc((size_t)c->n + 1, sizeof(*c->seen));
+	for (int i = 0; i < c->n && !rc; i++)
+		rc = read_seen_gradient(c, i, &lost, e);
+	if (!rc && !are_all_right(c, &c->reference, nearest_factor(c, &c->reference)))
+		try_balance_losses(c);
+	for (int i = 0; i < c->n; i++)
+		free(c->seen[i]);
+	free(c->seen);
+	c->seen = NULL;
+	return rc ? -1 : 0;
+}
