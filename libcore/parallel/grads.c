@@ -412,7 +412,8 @@ static float *leaf_address(
 {
 	bool in_common_buffer =
 		has_contiguous_micros(s) &&
-		(b->leaves.per_turn > 1 || e->n_leaves == b->leaves.per_turn);
+		(b->leaves.per_turn > 1 ||
+			(has_empty_turns(s) && e->n_leaves == b->leaves.per_turn));
 	return (in_common_buffer ? s->impl->leaves + b->leaves.pos : b->leaves.memory) +
 	       e->pos;
 }

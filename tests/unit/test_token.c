@@ -574,7 +574,7 @@ TEST_AFTER(begin, bad_rank_files)
 	refused("r", "YQ== 0\nYg== 2\n", NULL,
 		"line 2: the rank of the token is 2, not 1");
 	refused("r", "YQ== 0\nYg== 0\n", NULL,
-		"line 2: the rank is 0, but 1 is expected");
+		"line 2: the rank of the token is 0, not 1");
 	refused("r", "YQ== 0\nYQ== 1\n", NULL, "tokens 0 and 1 have the same bytes");
 	refused("r", "YQ== 0\nY 1\n", NULL, "line 2: the token is not base64");
 	refused("r", "YQ== 0\nYR== 1\n", NULL, "line 2: the token is not base64");
