@@ -58,10 +58,9 @@ static const struct opt options[] = {
 		"config.json, or has options of pt-train. Default: config.json next to the "
 		"checkpoint, if this file exists."},
 	{OPT_STR, 0, "balance", "FORM=X", "auto", O(balance), .help =
-		"The loss that balances a mixture's experts, and its coefficient: hf=X, "
-		"megatron=X or deepseek=X; none; auto: of a checkpoint of pt, from the file, "
-		"otherwise the form that makes all gradients right, which a note reports. See "
-		"pt-experts(7)."},
+		"The loss that balances the experts, and its coefficient; see pt-experts(7). "
+		"hf=X, megatron=X, deepseek=X or none. auto: the loss in a checkpoint of pt, or else "
+		"the form and coefficient that make all gradients right, which a note reports."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. Default: the "
 		"directory that adapter_config.json names."},

@@ -33,7 +33,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "what the tensors do not tell is asked for" {
 	reports 64 'the number of heads' pt-ckpt show "$golden/ddp.pt"
-	says 'specify --model-config FILE'
+	says 'give --model-config FILE'
 	printf 'heads = 4\ncontext = 16\n' >conf
 	pt-ckpt show --options --model-config conf "$golden/ddp.pt" >options
 	grep -qx 'beta2 = 0.95' options
