@@ -295,9 +295,9 @@ int main(int argc, char **argv)
 		step_check_print_verdict(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	rc = rc || write_reports(&c, &o, &e);
-	int code = c.wrong						   ? EX_FAILED
+	int code = c.wrong					      ? EX_FAILED
 		   : c.tested && !c.undecided && !c.choices.undecided ? 0
-									   : EX_TROUBLE;
+								      : EX_TROUBLE;
 	step_check_close(&c);
 	device_close(&d);
 	comm_close(world);

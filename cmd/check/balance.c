@@ -144,8 +144,8 @@ static double nearest_factor(const struct step_check *c, const struct gradients 
 {
 	double ab = 0, bb = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct products p =
-			products_of(c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
+		const struct products p = products_of(
+			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
 		ab += c->tensors[i].frozen ? 0 : p.ab;
 		bb += c->tensors[i].frozen ? 0 : p.bb;
 	}

@@ -130,8 +130,8 @@ static double squared_sine(const struct step_check *c, const struct gradients *g
 {
 	double aa = 0, bb = 0, ab = 0;
 	for (int i = 0; i < c->n; i++) {
-		const struct products p =
-			products_of(c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
+		const struct products p = products_of(
+			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
 		if (c->tensors[i].frozen || !isfinite(p.aa))
 			continue;
 		aa += p.aa;
@@ -244,7 +244,8 @@ static int64_t find_idle_expert(const struct step_check *c, int i)
 int choices_check_idle_experts(const struct step_check *c, struct err *e)
 {
 	for (int i = 0; i < c->n && c->files.m1 >= 0; i++) {
-		if (!text_ends(c->tensors[i].file_name, " more tensors")) /* not in parts */
+		if (!text_ends(
+			    c->tensors[i].file_name, " more tensors")) /* not in parts */
 			continue;
 		if (!c->has_reference)
 			return err_set(e, EX_TROUBLE,
@@ -257,7 +258,8 @@ int choices_check_idle_experts(const struct step_check *c, struct err *e)
 				"%s: no token of the batch chose expert %lld of %s, and it is a "
 				"separate tensor, which an optimizer may skip: check a step with "
 				"more tokens",
-				c->files.after.name, (long long)expert, c->tensors[i].name);
+				c->files.after.name, (long long)expert,
+				c->tensors[i].name);
 	}
 	return 0;
 }

@@ -36,8 +36,8 @@ struct opt {
 	/* name of the value in help; OPT_ENUM lists its values; OPT_GROUP: the manual page of the
 	 * options, such as "pt-experts", if it is not the program's */
 	const char *arg;
-	const char *def;  /* default, as text; NULL: zero, no, or unset */
-	size_t offset;	  /* offset of the value in the program's struct of options */
+	const char *def; /* default, as text; NULL: zero, no, or unset */
+	size_t offset;	 /* offset of the value in the program's struct of options */
 	unsigned flags;
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */
@@ -62,12 +62,12 @@ struct opt {
 	}
 
 /* The option that sets the limit of file_spool(), and the advice when the limit is exceeded. */
-#define OPT_SPOOL_LIMIT(at, flags)                                                     \
-	{                                                                              \
-		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                 \
+#define OPT_SPOOL_LIMIT(at, flags)                                                       \
+	{                                                                                \
+		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                   \
 			.help = "Copy at most this many bytes of a pipe to a temporary " \
-				"file in TMPDIR, and at most nine tenths of the free "  \
-				"space there (0: only the second limit)."              \
+				"file in TMPDIR, and at most nine tenths of the free "   \
+				"space there (0: only the second limit)."                \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \
