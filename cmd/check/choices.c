@@ -192,28 +192,44 @@ int choices_adopt(struct step_check *c, struct err *e)
 	return rc ? -1 : 0;
 }
 
+/* Returns true for a finding that a wrong choice of experts may explain, or an unknown balance loss. */
+static bool may_follow(const struct finding *f)
+{
+	return f->kind == FINDING_GRADIENT || f->kind == FINDING_ZERO ||
+	       f->kind == FINDING_MOMENTS || f->kind == FINDING_UPDATE ||
+	       f->kind == FINDING_LOSS || f->kind == FINDING_SCALE ||
+	       f->kind == FINDING_CLIP || f->kind == FINDING_BETA2 ||
+	       f->kind == FINDING_STEP;
+}
+
+/* Returns true if the run may have a balance loss that is not known. */
+static bool is_balance_unknown(const struct step_check *c)
+{
+	const struct model_config *m = &c->weights.m.c;
+	return m->experts && c->o.balance == BALANCE_AUTO && !(m->balance_loss > 0) &&
+	       strcmp(c->files.after.format, "pt") != 0;
+}
+
 void choices_conclude(struct step_check *c)
 {
-	bool any_tested = false;
+	bool any_tested = false, unknown = is_balance_unknown(c);
 	for (int i = 0; i < c->n; i++)
 		any_tested |= c->tensors[i].gradient.tested;
 	/* (in bf16, the bounds say how much is known) */
 	c->choices.undecided =
 		c->choices.n_near &&
 		(!any_tested || (c->choices.too_near && c->o.precision == RUN_FP32));
-	if (!c->choices.undecided && !c->choices.too_near)
+	if (!c->choices.n_near && !unknown)
 		return;
 	c->wrong = false;
 	for (int i = 0; i < c->n_findings; i++) {
 		struct finding *f = &c->findings[i];
-		const bool may_follow =
-			f->kind == FINDING_GRADIENT || f->kind == FINDING_ZERO ||
-			f->kind == FINDING_LOSS || f->kind == FINDING_SCALE ||
-			f->kind == FINDING_CLIP;
-		f->kind = may_follow ? FINDING_NOTE : f->kind;
-		c->choices.undecided |= may_follow;
+		c->choices.undecided |= c->choices.n_near && may_follow(f);
+		c->choices.unknown_balance |= unknown && may_follow(f);
+		f->kind = may_follow(f) ? FINDING_NOTE : f->kind;
 		c->wrong |= !is_note(f);
 	}
+	c->choices.undecided |= c->choices.unknown_balance;
 }
 
 void append_choices_line(const struct step_check *c, struct str *out)

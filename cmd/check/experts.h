@@ -25,8 +25,9 @@ struct choice_check {
 	int n_turned;	    /* those that the run turned, and the reference after it */
 	/* relative: what near choices may change the loss, and the scale of most gradients, by */
 	double loss_change, scale_change;
-	bool too_near;	/* too many may turn to find wrong gradients */
-	bool undecided; /* so gradients are neither right nor wrong */
+	bool too_near;	      /* too many may turn to find wrong gradients */
+	bool undecided;	      /* so gradients are neither right nor wrong */
+	bool unknown_balance; /* because no --balance was given, and no form fits */
 };
 
 /* balance.c */

@@ -253,14 +253,19 @@ const struct check_verdict *step_verdict(const struct step_check *c)
 		"not decided: rounding may turn so many choices of experts that the gradients of "
 		"right runs differ much",
 		"rounding may turn too many choices of experts"};
-	return c->wrong		       ? &wrong
-	       : c->choices.undecided  ? &near
-	       : c->undecided	       ? &undecided
-	       : !c->tested	       ? &unchecked
-	       : c->files.two_runs     ? &same
-	       : has_gradients_only(c) ? &given
-	       : c->has_reference      ? &right
-				       : &in_part;
+	static const struct check_verdict balance = {"not decided", REPORT_UNCLEAR,
+		"not decided: the gradients differ, but may have a loss that balances the "
+		"experts; give it, or --balance none",
+		"the loss that balances the experts is unknown"};
+	return c->wrong						    ? &wrong
+	       : c->choices.unknown_balance && !c->choices.too_near ? &balance
+	       : c->choices.undecided				    ? &near
+	       : c->undecided					    ? &undecided
+	       : !c->tested					    ? &unchecked
+	       : c->files.two_runs				    ? &same
+	       : has_gradients_only(c)				    ? &given
+	       : c->has_reference				    ? &right
+								    : &in_part;
 }
 
 /* Appends "its scale" or "the update of 3 tensors". */
@@ -283,6 +288,7 @@ void append_verdict_exceptions(const struct step_check *c, struct str *out)
 	const bool has_batch = c->has_reference || c->files.two_runs;
 	scoped_str why = {0};
 	struct str parts[N_CHECK_PARTS] = {{0}};
+	bool is_plural = false;
 	int n = 0;
 	for (enum check_part p = 0; p < N_CHECK_PARTS && c->tested; p++) {
 		int tensors = describe_unchecked(c, p, &why);
@@ -293,11 +299,12 @@ void append_verdict_exceptions(const struct step_check *c, struct str *out)
 			(p == CHECK_MOMENTS && has_gradients_only(c)))
 			continue;
 		append_part_name(c, p, tensors, &parts[n++]);
+		is_plural = n > 1 || text_ends(check_part_names[p], "s");
 	}
 	for (int i = 0; i < n; i++) {
 		str_printf(out, "%s%s", !i ? "" : i + 1 < n ? ", " : " and ", parts[i].s);
 		str_free(&parts[i]);
 	}
 	if (n)
-		str_printf(out, " %s not checked", n > 1 ? "were" : "was");
+		str_printf(out, " %s not checked", is_plural ? "were" : "was");
 }
