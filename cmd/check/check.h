@@ -82,8 +82,9 @@ struct tensor_check {
 			moment_rounding; /* relative, of parameters and moments */
 		double shrinkage;	 /* fraction of the parameters lost */
 		double amplification; /* factor of errors in rate and decay, 1 or more */
-		/* > 0: rate and decay cannot be told apart; a decay of 1 changes the rate by it. */
-		double decay_as_rate;
+		/* > 0: rate and decay cannot be told apart; a decay of 1 changes the rate by
+		 * decay_as_rate, and leaves decay_left of the update unexplained. */
+		double decay_as_rate, decay_left;
 	} sums;
 	double stored[N_STORED]; /* relative rounding, see rounding_of() */
 	bool decays; /* decay is measurable: the parameters are large enough */

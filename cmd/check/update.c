@@ -147,7 +147,8 @@ static void fit_update(const struct step_check *c, const struct rule *r,
 		.moment_rounding = moment_rounding,
 		.shrinkage = k,
 		.amplification = has_decay_term ? sqrt(uu * pp / det) : 1,
-		.decay_as_rate = !has_decay_term && uu > 0 ? fabs(up / uu) : 0};
+		.decay_as_rate = !has_decay_term && uu > 0 ? fabs(up / uu) : 0,
+		.decay_left = !has_decay_term && uu > 0 ? sqrt(fmax(det, 0)) / uu : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters much smaller than their update, as early biases, determine no decay) */
 	x->decays = has_decay_term && x->lr > 0 &&
@@ -165,15 +166,17 @@ static void fit_update(const struct step_check *c, const struct rule *r,
 
 /* Judges the update at the run's learning rate. Its bound is the rounding of the parameters, once
  * by the decay and once by the update: together 0.53 unit roundoffs in the mean over all mantissas,
- * and 0.82 if all are slightly above 1. (In 16 bits, rounding_of() is half a unit roundoff.) */
-static void judge_tensor_update(struct tensor_check *x, double lr)
+ * and 0.82 if all are slightly above 1. (In 16 bits, rounding_of() is half a unit roundoff.) A decay
+ * that was not fitted leaves its part across the update. */
+static void judge_tensor_update(struct tensor_check *x, double lr, double decay)
 {
 	const struct update_sums *s = &x->sums;
 	double size = lr * x->lr_scale * sqrt(s->uu);
 	const double times = s->rounding > 0x1p-24 ? 1.7 : 1.2;
 	x->update = (struct distance){.value = sqrt(s->left) / size,
 		.bound = 1e-5 + 4 * s->moment_rounding +
-			 times * s->rounding * sqrt(s->pp) / size};
+			 times * s->rounding * sqrt(s->pp) / size +
+			 1.2 * decay * s->decay_left};
 	x->update.tested = size > 0 && x->update.bound < 0.5;
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
@@ -187,11 +190,15 @@ static void judge_updates(struct step_check *c)
 	find_common_rate(c);
 	for (int i = 0; i < c->n && fabs(c->lr) > 0; i++) {
 		struct tensor_check *x = &c->tensors[i];
-		judge_tensor_update(x, fabs(c->lr));
+		judge_tensor_update(x, fabs(c->lr), fmax(0, c->files.adam.decay));
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
 	}
 	c->decay = n ? median(decay, n) : 0;
+	for (int i = 0; i < c->n && fabs(c->lr) > 0 && c->decay > c->files.adam.decay;
+		i++)
+		if (c->tensors[i].sums.decay_left > 0)
+			judge_tensor_update(&c->tensors[i], fabs(c->lr), c->decay);
 	free(decay);
 }
 

@@ -53,10 +53,10 @@ static void show(struct run_log logs[2], const char *column, enum curve_axis axi
 		graph_text(&c.graph, &style, &text);
 		curve_plot_release(&c);
 	}
-	report_print(&r, PAGE_MD, &text);
+	report_print_page(&r, PAGE_MD, &text);
 	FUZZ_ON(strlen(text.s) != text.len);
 	str_clear(&text);
-	report_print(&r, PAGE_HTML, &text);
+	report_print_page(&r, PAGE_HTML, &text);
 	FUZZ_ON(count(text.s, "<script") != 2 || count(text.s, "</script") != 2);
 	str_free(&text);
 }
