@@ -11,7 +11,7 @@ static double normal_by_index(int64_t i)
 {
 	uint64_t h = hash_mix((uint64_t)i + 1);
 	uint64_t sum = (h & 0xffff) + (h >> 16 & 0xffff) + (h >> 32 & 0xffff) + (h >> 48);
-	const double deviation = 37837.0; /* of the sum: 65536 / sqrt(3) */
+	const double deviation = 37837.0; /* deviation of the sum: 65536 / sqrt(3) */
 	return ((double)sum - 2 * 0xffff) / deviation;
 }
 

@@ -164,7 +164,7 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
-	struct choice_check choices; /* of a mixture of experts; else all zeros */
+	struct choice_check choices; /* choices of experts; zeros for a dense model */
 	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
 	struct scale_check scale;
 	double loss_bound; /* relative bound of rounding */

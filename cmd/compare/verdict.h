@@ -104,7 +104,8 @@ struct verdict_result {
 	double alarm, confidence;
 	double final_control, final_test; /* means of the last quarter */
 	struct interval difference;	  /* difference of these means */
-	struct interval slope; /* of the difference in the last half, per step or token */
+	struct interval
+		slope; /* slope of the difference in the last half, per step or token */
 	double margin, slope_margin; /* half-width of the zone of equivalence */
 	double correlation; /* correlation of the noise of a control and a test; NaN: unknown */
 	bool learned;	    /* the loss of each control fell */

@@ -10,7 +10,8 @@ struct input {
 	int fd;
 	bool owns_fd; /* input_close() closes fd */
 	struct unpacked *bytes;
-	char first[FOREIGN_BYTES]; /* of decompressed bytes: [at, n) are returned first */
+	char first
+		[FOREIGN_BYTES]; /* first decompressed bytes: [at, n) are returned first */
 	int64_t at, n;
 	struct table *table; /* NULL: not a table */
 };

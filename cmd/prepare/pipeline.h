@@ -163,7 +163,7 @@ void document_text_release(struct document_text *d);
 struct pass_documents {
 	int64_t n, n_broken;
 	int64_t batch;	     /* the first one with a broken line */
-	struct str messages; /* of this batch */
+	struct str messages; /* messages of this batch */
 };
 /* Adds the documents of a batch, and its first messages. */
 void pass_add(struct pass_documents *p, int64_t batch, int64_t n, int64_t n_broken,

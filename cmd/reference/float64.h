@@ -19,16 +19,17 @@ struct sequence {
 	double *size;	       /* sum of |weight * loss|, added to; NULL: not needed */
 	/* Where to store rows; NULL: nowhere. */
 	const struct target_rows *rows;
-	struct choices *choices; /* of experts; NULL: neither recorded nor given */
-	int64_t first;		 /* its first position in choices */
-	const double *balance;	 /* balance_slopes(); NULL: no balance loss */
+	struct choices
+		*choices;      /* choices of experts; NULL: neither recorded nor given */
+	int64_t first;	       /* its first position in choices */
+	const double *balance; /* balance_slopes(); NULL: no balance loss */
 	double router_z; /* factor of the square of log(sum of exp(router's logits)) */
 };
 
 /* The experts of each position in each layer, [layer][position][experts_per_token], ascending. A pass
  * records them, or with `replay` uses those that are there. */
 struct choices {
-	int64_t positions; /* of the batch */
+	int64_t positions; /* positions of the batch */
 	int *ids;
 	int *other; /* the next best choice */
 	/* [layer][position]: the relative error of the router's input and logits that may turn the

@@ -69,7 +69,7 @@ static void find_largest(const double *x, int64_t n, int64_t k, int *best)
 /* A choice that rounding may turn: of the chosen experts, `in` has the lowest score, and of the
  * others, `out` the highest; or they are the best experts of two such groups. */
 struct near_choice {
-	double gap; /* difference of scores; INFINITY: there is no other */
+	double gap; /* difference of scores; INFINITY: no other expert */
 	int in, out;
 };
 

@@ -138,9 +138,10 @@ struct variant {
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF
 	} targets;
-	bool unweighted;	 /* all weights are 1 */
-	struct choices *choices; /* of experts; NULL: neither recorded nor given */
-	double adapter_scale;	 /* multiplies the scales of adapters; 0: 1 */
+	bool unweighted; /* all weights are 1 */
+	struct choices
+		*choices;     /* choices of experts; NULL: neither recorded nor given */
+	double adapter_scale; /* multiplies the scales of adapters; 0: 1 */
 };
 /* Allocates the choices of a batch; the caller frees them. */
 void choices_init(struct choices *x, const struct model *m, const struct token_batch *b);

@@ -18,11 +18,11 @@ struct column {
 	struct str values;     /* int64_t or double [n]: lengths, or values */
 	struct str valid;      /* a byte per row, 0: null */
 	bool has_null;	       /* with `valid` */
-	struct str bytes;      /* of all texts */
+	struct str bytes;      /* bytes of all texts */
 	size_t at;	       /* the next byte */
 	int64_t n_fields;
 	char **names;
-	struct column **fields; /* of a structure; the elements of a list */
+	struct column **fields; /* fields of a structure; elements of a list */
 };
 
 struct source {

@@ -29,7 +29,7 @@ static void router_logits(float *logits, struct mat h, struct mat wr)
 struct scores {
 	/* softmax or sigmoid of the logits; for softmax, e^(z - max z), to be divided by `sum` */
 	float p[MAX_LOGITS];
-	float sum; /* of p */
+	float sum; /* sum of p */
 	float lse; /* log-sum-exp of the logits */
 };
 
@@ -211,7 +211,7 @@ void K(route_fwd)(struct device *d, int32_t *ids, struct mat gates, float *lse,
 	struct mat shared, const struct router *how)
 {
 	const int64_t k = how->per_row, n_experts = how->experts;
-	float logits[ROUTE_ROWS]; /* of the shared expert */
+	float logits[ROUTE_ROWS]; /* logits of the shared expert */
 	float *z = K(thread_floats)(ROUTE_ROWS * n_experts);
 	check_router(gates, h, wr, how);
 	BUG_ON((gates.cols > k) != (shared.p != NULL));
@@ -244,7 +244,7 @@ static void add_gate_grads(float *dz, const float *dg, const float *gates,
 {
 	const int64_t k = how->per_row;
 	const bool softmax = how->kind == ROUTER_SOFTMAX;
-	float sum = 0; /* of g dg */
+	float sum = 0; /* sum of g dg */
 	for (int64_t j = 0; j < k; j++)
 		sum += gates[j] * dg[j];
 	if (softmax && !how->normalize) {

@@ -40,7 +40,7 @@ struct model_config {
 	int64_t vocab, vocab_multiple;
 	int act, bias, tie, init; /* bias: enum bias_choice */
 	bool qk_norm;		  /* RMSNorm of each head of queries and keys */
-	bool qk_norm_all;	  /* of all heads together */
+	bool qk_norm_all;	  /* one norm for all heads together */
 	int64_t nope_every;	  /* every Nth layer has no rotary positions; 0: none */
 	double dropout, norm_eps;
 	double rope_theta, rope_factor, rope_low, rope_high;
@@ -65,7 +65,7 @@ struct model_config {
 	int64_t router_groups, router_top_groups; /* 0: no groups */
 	double balance_loss, router_z_loss;	  /* coefficients; 0: off */
 	int balance_over;			  /* enum balance_over */
-	double router_bias_rate; /* of the balance without a loss; 0: off */
+	double router_bias_rate; /* change of the bias per step; 0: off */
 	bool router_bias_center;
 	const char
 		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */

@@ -142,7 +142,7 @@ struct pass_step {
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
 	int64_t number;	      /* index in the step */
-	int64_t turn;	      /* of this rank, with or without a micro-batch */
+	int64_t turn;	      /* turn of this rank, with or without a micro-batch */
 	int64_t first_sample; /* index of its first sample in the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
 	bool train;	      /* computes gradients and applies dropout */

@@ -59,6 +59,11 @@ dots1|no-groups|(28): as if experts were chosen without groups
 END
 }
 
+@test "without --balance, a wrong gradient may come from a balance loss that is not known" {
+	reports 2 'verdict: not decided: the gradients differ, but may have a loss that balances the experts' check qwen2 no-shared
+	reports 1 'verdict: wrong' check qwen2 no-shared --balance none
+}
+
 @test "the loss that balances the experts: which form the gradients have, and a wrong coefficient" {
 	reports 0 'note    the gradients have a loss that balances the experts: --balance hf=0.01' check qwen2 balance
 	says 'balance loss 0.0'
