@@ -18,8 +18,11 @@ static bool run_groups(struct device *d, struct mat y, struct mat x, struct mat 
 	typedef group_epilogue<TRANSPOSED> epilogue;
 	const char *name = TRANSPOSED ? "groups_bwd_x_wgmma" : "groups_fwd_wgmma";
 	int64_t block_rows = w.rows / (groups->n / groups->per_block);
-	const struct matmul_call call = {.y = y, .x = x, .w = w};
+	struct matmul_call call = {};
 	struct matmul_args args;
+	call.y = y;
+	call.x = x;
+	call.w = w;
 	/* The last stage would have rows of the next block, times zeros, or times NaN. */
 	if (TRANSPOSED && block_rows % PANEL)
 		return false;
