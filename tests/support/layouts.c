@@ -307,6 +307,11 @@ const struct test_layout layouts[] = {
 	{"dots1", "batch=14 dp=2 fsdp=2 zero=2 ep=2 expert-room=4 offload=grads"},
 	{"mixtral", "dp=2 ep=2 expert-room=4 offload=params packing=documents"},
 	{"mixtral", "fsdp=2 zero=3 ep=2 expert-room=4 freeze=router|layers\\.1\\.experts.w2|layers\\.0"},
+	/* experts and Muon: a matrix of an expert on one rank */
+	{"mixtral", "dp=2 ep=2 expert-room=4 optimizer=muon"},
+	{"dots1", "batch=10 fsdp=2 tp=2 zero=3 ep=2 expert-room=4 virtual=tp=4 optimizer=muon"},
+	{"qwen2-moe", "pp=2 fsdp=2 cp=2 zero=2 dtype=bf16 pp-schedule=1f1b optimizer=muon"},
+	{"qwen3-moe", "batch=6 cp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat sp=no ep=4 expert-room=4 offload=grads optimizer=muon"},
 	/* norms of queries and keys, which all slices share */
 	{"qwen3", "tp=4"},
 	{"qwen3", "tp=2 sp=no virtual=tp=4 recompute=selective"},
