@@ -95,7 +95,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	apart 2 whole "${more[@]}"
 	apart 4 first "${more[@]}" --dp 2 --ep 2 --expert-room 2 --ckpt-every 1 --keep 0
 	for step in 05 06; do
-		apart 8 "then-$step" --resume first/checkpoints/step-000000$step.h5 --fsdp 4 --zero 3 --ep 4 --expert-room 4
+		apart 8 "then-$step" --layers 2 --resume first/checkpoints/step-000000$step.h5 --fsdp 4 --zero 3 --ep 4 --expert-room 4
 		same_runs whole "then-$step"
 	done
 	refuse 'edit-workers and --router-bias are mutually exclusive' tiny --edit-workers 1 -a llama --experts 4 \

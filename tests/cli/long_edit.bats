@@ -34,10 +34,10 @@ differs() {
 			$(one - '--edit-wire int8' '--edit-fragments 2 --edit-sync-delay 1')
 			$(one - '--edit-reducer linear --edit-pseudo-gradnorm-reduce'))
 		# shellcheck disable=SC2207
-		layout=($(one '2 --dp 2' '2 --fsdp 2' '2 --cp 2' '4 --dp 2 --fsdp 2' '4 --fsdp 2 --cp 2' '4 --fsdp 4'
-			'4 --fsdp 2 --tp 2' '4 --pp 2 --dp 2' '4 --pp 2 --fsdp 2 --pp-schedule zb-h1') --ep 2 --expert-room 8
-			$(one - '--zero 1' '--zero 3') $(one - '--fsdp-kind flat') $(one - '--recompute full' '--recompute selective')
-			$(one - '--bucket 20000'))
+		layout=($(one '2 --dp 2 --ep 2' '2 --fsdp 2 --ep 2' '2 --cp 2 --ep 2' '4 --dp 2 --fsdp 2 --zero 3 --ep 4' \
+			'4 --fsdp 2 --cp 2 --zero 1 --ep 4' '4 --fsdp 4 --ep 2 --fsdp-kind flat' '4 --fsdp 2 --tp 2 --ep 2' \
+			'4 --pp 2 --dp 2 --ep 2' '4 --pp 2 --fsdp 2 --pp-schedule zb-h1 --ep 2') --expert-room 8
+			$(one - '--recompute full' '--recompute selective') $(one - '--bucket 20000'))
 		train 1 "one-$i" "${model[@]}"
 		train "${layout[0]}" "more-$i" "${model[@]}" "${layout[@]:1}" --ckpt-every 5 --keep 0 ||
 			differs
