@@ -262,7 +262,7 @@ END
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 30 ]
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 31 ]
 	code_of 64 env PART=31 tests/bench/gpu_lab out
 }
 
