@@ -7,7 +7,10 @@
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
 
-enum { GROUP_ROWS = 64, GROUP_COLS = 128, GROUP_TERMS = 32, GROUP_THREADS = 256 };
+extern "C" {
+#include "kernels/cuda/group_grid.h"
+}
+
 static_assert(GROUP_CUT % GROUP_TERMS == 0, "a leaf that continues begins with a step");
 
 /* Rows or columns of terms in device memory: term k of line i is p[i * stride + k], or with ACROSS

@@ -6,6 +6,12 @@ extern "C" {
 #include "kernels/experts.h"
 }
 
+static dim3 checked_grid(struct group_grid g)
+{
+	BUG_ON(!group_grid_fits(g));
+	return dim3((unsigned)g.x, (unsigned)g.y, (unsigned)g.z);
+}
+
 /* ---- matmuls of the router ------------------------------------------------------------- */
 
 /* y = a b, or y += a b, in fp32, for operands of different types. */
@@ -41,8 +47,7 @@ static void launch_mixed(struct device *d, const char *name, struct mat y, struc
 		p, a.cols, y.rows, in_packs(a.cols, rows::N, p)};
 	const group_operand<SB, ACROSS_B> right = {
 		q, b.cols, y.cols, in_packs(b.cols, cols::N, q)};
-	dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-	grid.y = (unsigned)ceil_div(y.rows, GROUP_ROWS);
+	const dim3 grid = checked_grid(matrices_grid(y.rows, y.cols, 1));
 	launch(d, name, grid, GROUP_THREADS, 0,
 		mixed_matmul_kernel<SA, ACROSS_A, SB, ACROSS_B>, group_result_of(y), left,
 		right, n_k, add);
@@ -75,11 +80,6 @@ void cuda_route_bwd_w(struct device *d, struct mat dw, struct mat dz, struct mat
 }
 
 /* ---- rows of groups -------------------------------------------------------------------- */
-
-/* Rows [row, end) of a tile; an empty range: no tile. */
-struct group_tile {
-	int block, row, end;
-};
 
 enum { TABLE_THREADS = 256 };
 
@@ -143,8 +143,8 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	struct mat x, struct mat w, const struct row_groups *g)
 {
 	int64_t blocks = g->n / g->per_block;
-	/* the maximum: each block but one has a tile that is not full */
-	int64_t n_tiles = ceil_div(x.rows, GROUP_ROWS) + blocks - 1;
+	int64_t n_tiles = group_max_tiles(x.rows, blocks);
+	const dim3 grid = checked_grid(groups_grid(y.cols, n_tiles));
 	BUG_ON(x.type != w.type || g->n % g->per_block || w.rows % blocks);
 	struct group_tile *tiles =
 		(struct group_tile *)cuda_workspace(d, (size_t)n_tiles * sizeof(*tiles));
@@ -157,8 +157,6 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 			p, x.cols, 0, in_packs(x.cols, PER_PACK<T>, p)};
 		const group_operand<T, ACROSS> right = {
 			q, w.cols, y.cols, in_packs(w.cols, PER_PACK<T>, q)};
-		dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-		grid.y = (unsigned)n_tiles;
 		launch(d, name, grid, GROUP_THREADS, 0, groups_kernel<T, ACROSS>,
 			group_result_of(y), left, right, w.rows / blocks * w.cols, x.cols,
 			(const struct group_tile *)tiles);
@@ -181,8 +179,6 @@ void cuda_groups_bwd_x(struct device *d, struct mat dx, struct mat dy, struct ma
 
 /* ---- leaves ---------------------------------------------------------------------------- */
 
-enum { LEAVES_AT_ONCE = 48 }; /* which fit into the arguments of a launch */
-
 struct leaf_args {
 	struct {
 		void *p;
@@ -190,6 +186,7 @@ struct leaf_args {
 		int group, first_col, rows, type;
 	} of[LEAVES_AT_ONCE];
 };
+static_assert(sizeof(struct leaf_args) <= 3 << 10, "a launch has 4 KiB of arguments");
 
 /* dw = dy^T x of the rows of one group. */
 template <typename T>
@@ -262,9 +259,7 @@ void cuda_groups_bwd_w(struct device *d, const struct group_leaf *leaves, int n_
 			int n = (int)min64(LEAVES_AT_ONCE, n_leaves - i);
 			int64_t rows;
 			struct leaf_args args = args_of_leaves(leaves + i, n, x, &rows);
-			dim3 grid = grid_of(ceil_div(x.cols, GROUP_COLS));
-			grid.y = (unsigned)ceil_div(rows, GROUP_ROWS);
-			grid.z = (unsigned)n;
+			const dim3 grid = checked_grid(matrices_grid(rows, x.cols, n));
 			launch(d, "groups_bwd_w", grid, GROUP_THREADS, 0,
 				leaves_kernel<T>, args, left, right, groups->offsets);
 		}
