@@ -1,9 +1,9 @@
 /*
  * What routing costs on a CPU: the forward and backward of a layer's experts in one thread, as
- * libcore/model/experts.c calls the kernels without --ep, beside dense matmuls of the same shapes with the same
- * activations and leaves, in turns.
- *   bench_experts_layer [ROUNDS]   lines "DIMxF EXPERTS/K TYPE ROWS PART MILLISECONDS", the total of both, and
- *                                  the ratio
+ * libcore/model/experts.c calls the kernels without --ep, beside dense matmuls of the same shapes
+ * with the same activations and leaves, in turns.
+ *   bench_experts_layer [ROUNDS]   lines "DIMxF EXPERTS/K TYPE ROWS PART MILLISECONDS DENSE", and
+ *                                  the ratio of their totals
  * The processor's time of the fastest round counts, which other programs disturb less.
  */
 #include "kernels/backend.h"
@@ -203,7 +203,8 @@ static void backward(struct layer *l)
 /* The matmuls of a layer, of W13 or W2. */
 enum which { FORWARD_13, FORWARD_2, BACKWARD_2, BACKWARD_13, LEAF_13, LEAF_2 };
 
-/* Computes a matmul of all experts as one dense matmul per expert, of the rows that the last forward sorted. */
+/* Computes a matmul of all experts as one dense matmul per expert, of the rows that the last
+ * forward sorted. */
 static void dense_matmuls(struct layer *l, enum which which)
 {
 	const struct kernels *k = l->d->k;

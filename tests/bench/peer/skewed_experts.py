@@ -1,5 +1,5 @@
 """Writes two small models of dots.llm1, DIRECTORY/balanced and DIRECTORY/skewed. They differ in the
-bias of the router: in the skewed one, expert 0 of each layer is among the two experts of all tokens."""
+bias of the router: in the skewed one, expert 0 of each layer is one of each token's two experts."""
 
 import os
 import sys
