@@ -38,13 +38,19 @@ void balance_set(struct step_check *c, enum balance_form form, double coefficien
 	c->weights.counted = coefficient > 0 ? &c->choices.all : NULL;
 }
 
+bool has_stored_balance(const struct step_check *c)
+{
+	const struct ckpt_view *v = &c->files.after;
+	return !strcmp(v->format, "pt") && strstr(v->config.s, "balance-loss");
+}
+
 void balance_begin(struct step_check *c)
 {
 	const struct check_opts *o = &c->o;
 	const int64_t micro = o->dp * o->fsdp * o->accumulation;
 	struct model_config *m = &c->weights.m.c;
 	c->weights.micro_batches = c->batch.n % micro ? 1 : micro;
-	if (o->balance == BALANCE_AUTO && !strcmp(c->files.after.format, "pt")) {
+	if (o->balance == BALANCE_AUTO && has_stored_balance(c)) {
 		c->weights.counted = m->balance_loss > 0 ? &c->choices.all : NULL;
 		return;
 	}
@@ -101,17 +107,30 @@ static struct fit fit_gradients(const struct step_check *c, const struct gradien
 	return f;
 }
 
-/* Returns true if all gradients are within their bounds, after the factor. */
-static bool are_all_right(
-	const struct step_check *c, const struct gradients *g, double factor)
+double nearest_factor(const struct step_check *c, const struct gradients *g)
 {
+	double ab = 0, bb = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct products p = products_of(
+			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
+		ab += c->tensors[i].frozen ? 0 : p.ab;
+		bb += c->tensors[i].frozen ? 0 : p.bb;
+	}
+	return bb > 0 ? ab / bb : 1;
+}
+
+bool are_gradients_right(const struct step_check *c, const struct gradients *g)
+{
+	const double factor = nearest_factor(c, g);
+
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->tensors[i];
 		const struct products p =
 			products_of(c->seen[i], g->g[x->in_model], x->n);
-		const double norm = c->reference.norm;
+		const double norm = c->reference.norm, size = fabs(factor) * sqrt(p.bb);
+		const double rounding = size > 0 ? 2 * x->lost * sqrt(p.aa) / size : 0;
 		if (!x->frozen && p.bb > 1e-14 * norm * norm && x->gradient.bound < 0.5 &&
-			!(residual_of(&p, factor) <= x->gradient.bound))
+			!(residual_of(&p, factor) <= x->gradient.bound + rounding))
 			return false;
 	}
 	return true;
@@ -139,26 +158,13 @@ static void try_forms(struct step_check *c, struct candidate *best)
 	}
 }
 
-/* Returns the factor of all gradients that is nearest to the run's. */
-static double nearest_factor(const struct step_check *c, const struct gradients *g)
-{
-	double ab = 0, bb = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct products p = products_of(
-			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
-		ab += c->tensors[i].frozen ? 0 : p.ab;
-		bb += c->tensors[i].frozen ? 0 : p.bb;
-	}
-	return bb > 0 ? ab / bb : 1;
-}
-
 /* Uses a balance loss if all gradients are then right. Returns true if they are. */
 static bool use_if_right(struct step_check *c, const struct candidate *x)
 {
 	struct gradients g;
 	c->weights.micro_batches = x->micro_batches;
 	balance_gradients(c, x->form, x->coefficient, &g);
-	if (!are_all_right(c, &g, nearest_factor(c, &g))) {
+	if (!are_gradients_right(c, &g)) {
 		gradients_free(&g);
 		return false;
 	}
@@ -199,21 +205,10 @@ static void try_balance_losses(struct step_check *c)
 		c->weights.micro_batches = begin;
 }
 
-int balance_adopt(struct step_check *c, struct err *e)
+void balance_adopt(struct step_check *c)
 {
-	double lost;
-	int rc = 0;
 	const bool is_of_file = c->o.balance == BALANCE_AUTO && c->weights.counted;
-	if (!c->weights.m.c.experts || c->o.balance == BALANCE_NONE || is_of_file)
-		return 0;
-	c->seen = xcalloc((size_t)c->n + 1, sizeof(*c->seen));
-	for (int i = 0; i < c->n && !rc; i++)
-		rc = read_seen_gradient(c, i, &lost, e);
-	if (!rc && !are_all_right(c, &c->reference, nearest_factor(c, &c->reference)))
+	if (c->o.balance != BALANCE_NONE && !is_of_file &&
+		!are_gradients_right(c, &c->reference))
 		try_balance_losses(c);
-	for (int i = 0; i < c->n; i++)
-		free(c->seen[i]);
-	free(c->seen);
-	c->seen = NULL;
-	return rc ? -1 : 0;
 }

@@ -76,11 +76,6 @@ void cuda_route_bwd_w(struct device *d, struct mat dw, struct mat dz, struct mat
 
 /* ---- rows of groups -------------------------------------------------------------------- */
 
-/* Rows [row, end) of a tile; an empty range: no tile. */
-struct group_tile {
-	int block, row, end;
-};
-
 enum { TABLE_THREADS = 256 };
 
 static __device__ inline int block_begin(const struct row_groups &g, int64_t block)
@@ -88,32 +83,46 @@ static __device__ inline int block_begin(const struct row_groups &g, int64_t blo
 	return g.offsets[block * g.per_block];
 }
 
-static __device__ inline int block_tiles(const struct row_groups &g, int64_t block)
+static __device__ inline int block_tiles(
+	const struct row_groups &g, int64_t block, int tile_rows)
 {
 	int rows = block_begin(g, block + 1) - block_begin(g, block);
-	return (rows + GROUP_ROWS - 1) / GROUP_ROWS;
+	return (rows + tile_rows - 1) / tile_rows;
 }
 
 /* Lists the tiles of all blocks of weights, after the empty ranges; a thread has every
  * TABLE_THREADS-th block. */
-static __global__ void __launch_bounds__(TABLE_THREADS)
-	list_tiles_kernel(struct group_tile *tiles, struct row_groups g, int n_tiles)
+static __global__ void __launch_bounds__(TABLE_THREADS) list_tiles_kernel(
+	struct group_tile *tiles, struct row_groups g, int n_tiles, int tile_rows)
 {
 	const int blocks = (int)(g.n / g.per_block);
 	int at = n_tiles, next = 0;
 	for (int b = 0; b < blocks; b++)
-		at -= block_tiles(g, b);
+		at -= block_tiles(g, b, tile_rows);
 	for (int i = (int)threadIdx.x; i < at; i += TABLE_THREADS)
 		tiles[i] = {0, 0, 0};
 	for (int b = (int)threadIdx.x; b < blocks; b += TABLE_THREADS) {
 		for (; next < b; next++)
-			at += block_tiles(g, next);
+			at += block_tiles(g, next, tile_rows);
 		int first = block_begin(g, b), end = block_begin(g, b + 1);
-		for (int i = 0; i < block_tiles(g, b); i++) {
-			int row = first + i * GROUP_ROWS;
-			tiles[at + i] = {b, row, min(row + GROUP_ROWS, end)};
+		for (int i = 0; i < block_tiles(g, b, tile_rows); i++) {
+			int row = first + i * tile_rows;
+			tiles[at + i] = {b, row, min(row + tile_rows, end)};
 		}
 	}
+}
+
+struct group_tiles cuda_list_tiles(
+	struct device *d, const struct row_groups *groups, int64_t capacity, int rows)
+{
+	int64_t blocks = groups->n / groups->per_block;
+	/* the maximum: each block but one has a tile that is not full */
+	int64_t n = ceil_div(capacity, rows) + blocks - 1;
+	struct group_tile *tiles =
+		(struct group_tile *)cuda_workspace(d, (size_t)n * sizeof(*tiles));
+	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *groups,
+		(int)n, rows);
+	return {tiles, n};
 }
 
 /* y[i] = x[i] w^T, or x[i] w with ACROSS, for the rows and the block of a tile. */
@@ -143,13 +152,10 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	struct mat x, struct mat w, const struct row_groups *g)
 {
 	int64_t blocks = g->n / g->per_block;
-	/* the maximum: each block but one has a tile that is not full */
-	int64_t n_tiles = ceil_div(x.rows, GROUP_ROWS) + blocks - 1;
 	BUG_ON(x.type != w.type || g->n % g->per_block || w.rows % blocks);
-	struct group_tile *tiles =
-		(struct group_tile *)cuda_workspace(d, (size_t)n_tiles * sizeof(*tiles));
-	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *g,
-		(int)n_tiles);
+	if (cuda_groups_hopper(d, ACROSS, y, x, w, g))
+		return;
+	const struct group_tiles tiles = cuda_list_tiles(d, g, x.rows, GROUP_ROWS);
 	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)x.p, *q = (const T *)w.p;
@@ -158,10 +164,10 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 		const group_operand<T, ACROSS> right = {
 			q, w.cols, y.cols, in_packs(w.cols, PER_PACK<T>, q)};
 		dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-		grid.y = (unsigned)n_tiles;
+		grid.y = (unsigned)tiles.n;
 		launch(d, name, grid, GROUP_THREADS, 0, groups_kernel<T, ACROSS>,
 			group_result_of(y), left, right, w.rows / blocks * w.cols, x.cols,
-			(const struct group_tile *)tiles);
+			tiles.list);
 	});
 }
 

@@ -156,7 +156,8 @@ static void open_dispatch(struct pass *p)
 	struct comm *group = mesh_group(p->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
 					   AXIS_BIT(AXIS_CP),
-			.data_run = ep});
+			.data_run = ep,
+			.apart = true});
 	dispatch_open(&p->experts, &(struct dispatch_config){.c = group,
 					   .d = p->d,
 					   .experts = (int)c->experts,
@@ -294,6 +295,16 @@ static int64_t first_backward_layer(const struct pass *p, const struct stage *st
 	return min64(st->end, max64(st->first, p->lowest - 1));
 }
 
+/* Returns the first layer of the stage that has activations of the same shapes as `layer`. */
+static int64_t first_layer_like(
+	const struct pass *p, const struct stage *st, int64_t layer)
+{
+	int64_t l = st->first;
+	while (model_layer_kind(p->m, l) != model_layer_kind(p->m, layer))
+		l++;
+	return l;
+}
+
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
@@ -303,12 +314,13 @@ void acts_alloc(
 	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
 	a->x = a->x_out = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
-	/* layers without a backward share the activations of the first one */
+	/* layers without a backward share the activations of the first one of their kind */
 	int64_t lowest = first_backward_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
 		a->begin[i] = (int64_t)arena_mark(micro);
-		if (i && i < lowest)
-			a->block[i] = a->block[0];
+		int64_t like = first_layer_like(p, st, st->first + i) - st->first;
+		if (i < lowest && like < i)
+			a->block[i] = a->block[like];
 		else
 			block_alloc(p, st->first + i, a->x, &a->block[i], micro);
 	}
