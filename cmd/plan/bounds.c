@@ -418,8 +418,8 @@ static double replicas_seconds(
 }
 
 /* Adds the exchanges of a layer's rows to the cost of a block: the seconds of sending a row of each
- * slot there and back, in the forward and in the backward, which no computation hides; and the
- * memory for more than the balanced number of rows. */
+ * slot there and back, in the forward and in the backward, which only a shared expert hides; and
+ * the memory for more than the balanced number of rows. */
 static void add_exchanges(const struct bound *x, struct part_cost *block)
 {
 	const struct model_config *c = &x->r->m->c;
@@ -436,7 +436,7 @@ static void add_exchanges(const struct bound *x, struct part_cost *block)
 	double room = x->r->o->expert_room > 0 ? fmin(x->r->o->expert_room, most) : most;
 	if (ep <= 1)
 		return;
-	block->micro += share * (l->recompute ? 5 : 4) *
+	block->micro += (c->shared_expert_dim ? 0 : share) * (l->recompute ? 5 : 4) *
 			fmax(sent * (here - 1) / link[LINK_HOST].bytes_per_second,
 				sent * (ep - here) / link[LINK_NETWORK].bytes_per_second);
 	if (l->recompute <= RECOMPUTE_SELECTIVE) /* results of W1 and W3 */

@@ -203,7 +203,8 @@ struct shared_part {
 	struct part_cost block, ends;
 };
 /* Computes the costs of a block, a mean of both kinds, and of all else from plans of small
- * models, with the layout's tp, cp, micro-batch and recompute. All experts are on a rank. Returns -1 if pt-train rejects them. */
+ * models, with the layout's tp, cp, micro-batch and recompute. All experts are on a rank.
+ * Returns -1 if pt-train rejects them. */
 int measure_shared_costs(
 	const struct request *r, const struct layout *l, struct shared_part *out);
 

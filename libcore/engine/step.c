@@ -250,7 +250,7 @@ static void sum_over_world(struct trainer *t, void *x, int64_t n)
  * counted the same slots. */
 static void sum_router(struct trainer *t)
 {
-	int64_t n = t->model.c.layers * t->model.c.experts;
+	int64_t n = router_counters(&t->model.c);
 	const struct router_state *x = &t->pass.router;
 	if (!n)
 		return;
@@ -265,8 +265,7 @@ static void sum_router(struct trainer *t)
 static void read_router_begin(struct trainer *t)
 {
 	const struct router_state *x = &t->pass.router;
-	size_t n_bytes =
-		(size_t)(t->model.c.layers * t->model.c.experts) * sizeof(int64_t);
+	size_t n_bytes = (size_t)router_counters(&t->model.c) * sizeof(int64_t);
 	size_t losses = N_ROUTER_LOSSES * sizeof(*x->losses);
 	if (!n_bytes)
 		return;
@@ -298,7 +297,7 @@ static void add_layer_slots(struct step_result *r, const int64_t *slots, int64_t
 static void collect_router(struct trainer *t, struct step_result *r)
 {
 	const struct model_config *c = &t->model.c;
-	size_t n = (size_t)(c->layers * c->experts);
+	size_t n = (size_t)router_counters(c);
 	double terms = (double)(layout_worker_batch(&t->o) * c->context) *
 		       (double)model_layers_of_kind(&t->model, 1);
 	if (!n)
@@ -310,6 +309,8 @@ static void collect_router(struct trainer *t, struct step_result *r)
 		r->router_loss[i] = exact_round(&losses[i]) / terms;
 	r->experts_idle = 0;
 	r->expert_violation = 0;
+	if (c->expert_capacity > 0)
+		r->dropped = (double)slots[n - 1] / terms / (double)c->experts_per_token;
 	for (int64_t l = 0; l < c->layers; l++)
 		if (layer_has_experts(c, l))
 			add_layer_slots(r, slots + l * c->experts, c->experts);

@@ -12,6 +12,9 @@
  * back. "Here" are the rows of this rank's experts; with one rank they are its own sorted slots.
  * While rows are under way, a rank computes the shared expert, by the calls that one rank makes. */
 #include "model/experts.h"
+
+#include <math.h>
+
 #include "model/router.h"
 
 static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
@@ -56,6 +59,11 @@ static int64_t rows_here(const struct pass *p)
 	return divides_experts(p) ? dispatch_rows(&p->experts) : all_slots(p);
 }
 
+static bool has_capacity(const struct pass *p)
+{
+	return p->m->c.expert_capacity > 0;
+}
+
 static void set_expert_sizes(
 	const struct pass *p, struct mat_size *acts, struct mat_size *grads)
 {
@@ -76,6 +84,8 @@ static void set_expert_sizes(
 	acts[AB] = (struct mat_size){2 * f, act, KEPT, here};
 	acts[IDS] = acts[PLACES] = acts[SLOTS] = (struct mat_size){k, DT_F32, KEPT, rows};
 	acts[GATES] = (struct mat_size){gate_cols(p), DT_F32, KEPT, rows};
+	if (has_capacity(p))
+		acts[KEPT_GATES] = acts[GATES];
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
@@ -151,11 +161,18 @@ static void reject_rows(struct pass *p, int64_t layer)
 	const struct dispatch *x = &p->experts;
 	if (x->c->rank)
 		comm_barrier(x->c);
+	double times = (double)x->most_rows / (double)all_slots(p);
 	die(EX_FAILED,
-		"layer %lld: the experts of a rank have %.2f times the balanced number of rows, "
-		"which is above --expert-room %g; give a larger --expert-room, or a smaller --ep",
-		(long long)layer, (double)x->most_rows / (double)all_slots(p),
-		p->c.expert_room);
+		"layer %lld: the experts of a rank got %lld rows, and have memory for %lld, by "
+		"--expert-room %g; give --expert-room %.2f or more, or a smaller --ep",
+		(long long)layer, (long long)x->most_rows, (long long)x->capacity,
+		p->c.expert_room, ceil(100 * times) / 100);
+}
+
+/* Returns the gates that multiply the results of experts, [row][gate_cols]. */
+static struct mat kept_gates(const struct pass *p, const struct sublayer_run *sub)
+{
+	return sub->acts->m[has_capacity(p) ? KEPT_GATES : GATES];
 }
 
 /* Starts to exchange the numbers of rows with the ranks that divide the experts. */
@@ -173,6 +190,8 @@ static void counts_end(struct pass *p, const struct sublayer_run *sub)
 	dispatch_counts_end(x, sub->acts->m[HERE].p);
 	if (x->most_rows > x->capacity)
 		reject_rows(p, sub->layer);
+	if (p->micro.train)
+		p->fullest_rows = max64(p->fullest_rows, x->most_rows);
 }
 
 /* Uses the numbers of rows of this layer and micro-batch, which were exchanged in its forward. */
@@ -280,7 +299,7 @@ static void slices_forward(struct pass *p, const struct sublayer_run *sub, struc
 	}
 }
 
-/* Sorts the slots of the rows by their experts. */
+/* Sorts the slots of the rows by their experts, and drops slots beyond the capacity. */
 static void sort_slots(struct pass *p, const struct sublayer_run *sub)
 {
 	const struct router how = model_router(p);
@@ -289,6 +308,8 @@ static void sort_slots(struct pass *p, const struct sublayer_run *sub)
 		router_count(p, sub->layer, m[COUNTS], m[FRACTIONS]);
 	p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
 		all_rows(p), p->rows, gate_cols(p), &how);
+	if (has_capacity(p))
+		router_drop(p, m[KEPT_GATES], m[GATES], m[SLOTS].p, m[OFFSETS].p);
 }
 
 static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub)
@@ -333,7 +354,7 @@ static void experts_out_forward(struct pass *p, const struct sublayer_run *sub,
 	}
 	p->d->k->slots_combine(p->d, to, slots_of(p, m[Y], loc.slice),
 		slot_ints(p, m[PLACES], first), per_row(p),
-		mat_rows(m[GATES], first, p->rows), shared);
+		mat_rows(kept_gates(p, sub), first, p->rows), shared);
 	linear_round(p, to);
 	slice_sum_push(sum);
 }
@@ -356,7 +377,8 @@ static struct mat send_gates(struct pass *p, const struct sublayer_run *sub)
 {
 	const struct mat *m = sub->acts->m;
 	struct mat own = mat_alloc(p->d->scratch, all_slots(p), 1, DT_F32);
-	p->d->k->rows_take(p->d, own, gate_column(p, m[GATES].p), m[SLOTS].p, 1);
+	p->d->k->rows_take(
+		p->d, own, gate_column(p, kept_gates(p, sub).p), m[SLOTS].p, 1);
 	return send_rows(p, own, alloc_here(p, 1, DT_F32));
 }
 
@@ -398,7 +420,7 @@ static void slice_backward(struct pass *p, const struct sublayer_run *sub, struc
 	} else {
 		k->expert_act_bwd(p->d, p->m->act, dab, ga,
 			slice_of(g[DGATES], s, all_rows(p)).p, ga, here_of(p, m[AB], s),
-			m[GATES].p, m[SLOTS].p, 1);
+			kept_gates(p, sub).p, m[SLOTS].p, 1);
 		k->groups_bwd_x(p->d, slots_of(p, g[DX], s), dab,
 			linear_param(p, sub->tensors->w13, s), &groups);
 	}
@@ -424,6 +446,9 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
+	if (has_capacity(p))
+		router_mask_dropped(p, dgates, mat_rows(m[KEPT_GATES], first, rows),
+			mat_rows(m[GATES], first, rows));
 	const struct router_losses *losses =
 		router_losses(p, sub->layer, m[FRACTIONS], &added);
 	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c),
@@ -654,7 +679,8 @@ const struct sublayer ffn_experts = {
 		[OFFSETS] = RECOMPUTE_FULL,
 		[FRACTIONS] = RECOMPUTE_FULL,
 		[HERE] = RECOMPUTE_FULL,
-		[X] = RECOMPUTE_NONE},
+		[X] = RECOMPUTE_NONE,
+		[KEPT_GATES] = RECOMPUTE_FULL},
 	.add_tensors = add_expert_tensors,
 	.set_sizes = set_expert_sizes,
 	.in_forward = experts_in_forward,

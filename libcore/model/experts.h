@@ -8,7 +8,7 @@
  * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots
  * of each [chunk][sequence][expert]; their fractions for the balance loss. If ranks divide the
  * experts: the offsets of the rows here, the rows of h that are here, and the shared expert's
- * result. */
+ * result. With a capacity: the gates, with 0 for dropped slots. */
 enum {
 	SY = INNER_RESULT,
 	SA = IN_RESULT,
@@ -25,7 +25,8 @@ enum {
 	FRACTIONS,
 	HERE,
 	X,
-	SHARED
+	SHARED,
+	KEPT_GATES
 };
 /* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert;
  * of the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. If

@@ -67,6 +67,7 @@ struct model_config {
 	int balance_over;			  /* enum balance_over */
 	double router_bias_rate; /* change of the bias per step; 0: off */
 	bool router_bias_center;
+	double expert_capacity; /* see model_capacity(); 0: no slot is dropped */
 	const char
 		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */
 };

@@ -12,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 16 };
+enum { SUBLAYER_MATS = 17 };
 struct sublayer_acts {
 	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
 	struct mat h;		     /* [chunk][row][dim], output of the norm */
@@ -200,7 +200,10 @@ struct pass {
 	struct slices tp;
 	struct chunks cp;
 	struct dispatch experts; /* c NULL: the model has no experts */
-	int64_t rows;		 /* rows of a chunk */
+	/* The largest number of rows of a rank's experts in training, of all layers and micro-
+	 * batches since the caller set it to 0; only if ranks divide the experts. */
+	int64_t fullest_rows;
+	int64_t rows; /* rows of a chunk */
 	int64_t first_row,
 		stream_rows; /* this rank's rows of a chunk in the residual stream */
 	struct pass_rows in;

@@ -5,6 +5,9 @@
  * the factor of the loss times E f. */
 #include "model/router.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "comm/collective.h"
 
 struct router model_router(const struct pass *p)
@@ -47,7 +50,7 @@ void router_open(struct pass *p, struct arena *run)
 		return;
 	p->router.losses = arena_alloc(run, N_ROUTER_LOSSES * sizeof(struct exact));
 	p->router.slots =
-		arena_alloc(run, (size_t)(layers * experts) * sizeof(*p->router.slots));
+		arena_alloc(run, (size_t)router_counters(&p->m->c) * sizeof(int64_t));
 	if (balances_model(p))
 		p->router.model_fractions = arena_floats(run, experts);
 	if (balances_batch(p))
@@ -88,8 +91,7 @@ void router_begin(struct pass *p)
 		p->d->k->zero(
 			p->d, mat(p->router.losses, 1, N_ROUTER_LOSSES * EXACT_FLOATS));
 	if (p->router.slots)
-		p->d->k->zero(p->d,
-			ints_mat(p->router.slots, p->m->c.layers * p->m->c.experts));
+		p->d->k->zero(p->d, ints_mat(p->router.slots, router_counters(&p->m->c)));
 }
 
 int64_t router_fraction_sets(const struct pass *p)
@@ -186,6 +188,67 @@ void router_add_losses(struct pass *p, const struct router_losses *losses)
 	for (int i = 0; losses && !others_add && i < N_ROUTER_LOSSES; i++)
 		p->d->k->exact_sum(p->d, &p->router.losses[i],
 			losses->values + i * p->stream_rows, p->stream_rows);
+}
+
+/* ---- the capacity ------------------------------------------------------------------ */
+
+/* A slot of an expert. */
+struct candidate {
+	float gate;
+	int32_t slot;
+};
+
+/* Orders by falling gate, then by rising row. NaN comes last. */
+static int compare_candidates(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+	float g = isnan(x->gate) ? -INFINITY : x->gate;
+	float h = isnan(y->gate) ? -INFINITY : y->gate;
+	return g > h ? -1 : g < h ? 1 : (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+int64_t router_capacity(const struct model_config *c, int64_t rows)
+{
+	return (int64_t)ceil(c->expert_capacity * (double)(rows * c->experts_per_token) /
+			     (double)c->experts);
+}
+
+void router_drop(struct pass *p, struct mat kept, struct mat gates, const int32_t *slots,
+	const int32_t *offsets)
+{
+	const struct model_config *c = &p->m->c;
+	int64_t capacity = router_capacity(c, p->rows), n_dropped = 0;
+	size_t mark = arena_mark(p->d->scratch);
+	struct candidate *list =
+		arena_alloc(p->d->scratch, (size_t)p->rows * sizeof(*list));
+	bool drops = router_counts(p) && !p->experts.c->planned;
+	p->d->k->copy(p->d, kept, gates);
+	for (int64_t g = 0; drops && g < c->experts * p->cp.local; g++) {
+		int64_t n = offsets[g + 1] - offsets[g];
+		if (n <= capacity)
+			continue;
+		for (int64_t i = 0; i < n; i++) {
+			int32_t slot = slots[offsets[g] + i];
+			list[i] = (struct candidate){((float *)gates.p)[slot], slot};
+		}
+		qsort(list, (size_t)n, sizeof(*list), compare_candidates);
+		for (int64_t i = capacity; i < n; i++)
+			((float *)kept.p)[list[i].slot] = 0;
+		n_dropped += n - capacity;
+	}
+	if (drops)
+		p->router.slots[c->layers * c->experts] += n_dropped;
+	arena_reset(p->d->scratch, mark);
+}
+
+void router_mask_dropped(
+	const struct pass *p, struct mat dgates, struct mat kept, struct mat gates)
+{
+	const float *x = kept.p, *y = gates.p;
+	float *d = dgates.p;
+	for (int64_t i = 0; !p->experts.c->planned && i < mat_size(dgates); i++)
+		if (fpclassify(x[i]) == FP_ZERO && fpclassify(y[i]) != FP_ZERO)
+			d[i] = 0;
 }
 
 /* ---- state: biases and the load ------------------------------------------------------ */

@@ -31,6 +31,7 @@ void dispatch_open(struct dispatch *x, const struct dispatch_config *c)
 		.experts = c->experts,
 		.chunks = c->chunks,
 		.capacity = c->capacity,
+		.balanced = c->rows,
 		.n_groups = n_groups,
 		.requests = {.c = c->c},
 		.count_requests = {.c = c->c}};

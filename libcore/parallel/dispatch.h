@@ -35,6 +35,7 @@ struct dispatch {
 	struct device *d;
 	int experts, chunks; /* experts of a layer, chunks of a rank */
 	int64_t capacity;    /* rows that the buffers of a move hold */
+	int64_t balanced; /* rows of a rank if experts are balanced: its own sorted rows */
 	/* Offsets of the own sorted rows, [expert][chunk], and of the rows here, [expert
 	 * here][source][chunk]; each has n_groups + 1 integers in host memory. One integer per
 	 * source follows the latter: whether it has rows for any expert. */
@@ -61,7 +62,7 @@ struct dispatch_config {
 	struct comm *c;
 	struct device *d;
 	int experts, chunks;
-	int64_t rows;	  /* own sorted rows, for a plan */
+	int64_t rows;	  /* own sorted rows */
 	int64_t capacity; /* see above */
 };
 void dispatch_open(struct dispatch *x, const struct dispatch_config *c);
