@@ -4,11 +4,11 @@
 
 #include "base/base.h"
 
-/* A block computes GROUP_ROWS x GROUP_COLS elements, in steps of GROUP_TERMS terms. */
-enum { GROUP_ROWS = 64, GROUP_COLS = 128, GROUP_TERMS = 32, GROUP_THREADS = 256 };
+/* A block computes GROUP_TILE_ROWS x GROUP_COLS elements, in steps of GROUP_TERMS terms. */
+enum { GROUP_TILE_ROWS = 64, GROUP_COLS = 128, GROUP_TERMS = 32, GROUP_THREADS = 256 };
 enum { LEAVES_AT_ONCE = 48 }; /* leaves of a launch, which fit into its arguments */
 
-/* Rows [row, end) of a tile; an empty range: no tile. */
+/* Rows [row, end) of a tile, which use this block of the weights; an empty range: no tile. */
 struct group_tile {
 	int block, row, end;
 };
@@ -17,11 +17,11 @@ struct group_grid {
 	int64_t x, y, z;
 };
 
-/* Returns the maximum number of tiles of `rows` rows of all blocks of weights: each block except one
- * has a tile that is not full. */
-static inline int64_t group_max_tiles(int64_t rows, int64_t blocks)
+/* Returns the maximum number of tiles of tile_rows rows that `rows` rows of all blocks of weights have:
+ * each block except one has a tile that is not full. */
+static inline int64_t group_max_tiles(int64_t rows, int64_t blocks, int64_t tile_rows)
 {
-	return ceil_div(rows, GROUP_ROWS) + blocks - 1;
+	return ceil_div(rows, tile_rows) + blocks - 1;
 }
 
 /* Returns the grid of a result with `cols` columns and n_tiles tiles of rows. */
@@ -34,7 +34,7 @@ static inline struct group_grid groups_grid(int64_t cols, int64_t n_tiles)
 static inline struct group_grid matrices_grid(int64_t rows, int64_t cols, int64_t n)
 {
 	return (struct group_grid){
-		ceil_div(cols, GROUP_COLS), ceil_div(rows, GROUP_ROWS), n};
+		ceil_div(cols, GROUP_COLS), ceil_div(rows, GROUP_TILE_ROWS), n};
 }
 
 /* Returns true if a GPU can launch the grid. */

@@ -189,7 +189,7 @@ static __device__ inline void group_matmul(group_sums<T> &c,
 	const group_operand<SA, ACROSS_A> &a, const group_operand<SB, ACROSS_B> &b,
 	int64_t n_k)
 {
-	typedef group_side<T, SA, ACROSS_A, GROUP_ROWS> rows;
+	typedef group_side<T, SA, ACROSS_A, GROUP_TILE_ROWS> rows;
 	typedef group_side<T, SB, ACROSS_B, GROUP_COLS> cols;
 	__shared__ __align__(16) T left[rows::SIZE], right[cols::SIZE];
 	rows x;

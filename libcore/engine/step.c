@@ -330,7 +330,7 @@ void step_update(struct trainer *t)
 	if (t->before_update)
 		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
-	router_update_bias(&t->pass, &t->end->results.update);
+	router_update_state(&t->pass, &t->end->results.update);
 	optim_update(t->optim, &t->end->results.update);
 	if (t->model.c.router_bias_rate > 0 && t->store->c.zero && t->store->c.zero < 3)
 		store_updated(t->store, false); /* also gathers biases */

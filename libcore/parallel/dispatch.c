@@ -6,6 +6,22 @@
  * keeps copies, found by the address in device memory: a backward does not wait for them again. */
 #include "parallel/dispatch.h"
 
+#include <math.h>
+
+static double planned_imbalance = 1;
+
+void dispatch_plan_imbalance(double times)
+{
+	planned_imbalance = times;
+}
+
+/* Sets offsets[n_groups + 1] of rows that are balanced over groups. */
+static void set_balanced(int32_t *offsets, int n_groups, int64_t rows)
+{
+	for (int i = 0; i <= n_groups; i++)
+		offsets[i] = (int32_t)part_begin(rows, n_groups, i);
+}
+
 void dispatch_open(struct dispatch *x, const struct dispatch_config *c)
 {
 	int n_groups = c->experts * c->chunks;
@@ -18,10 +34,15 @@ void dispatch_open(struct dispatch *x, const struct dispatch_config *c)
 		.n_groups = n_groups,
 		.requests = {.c = c->c},
 		.count_requests = {.c = c->c}};
-	x->counts =
-		xcalloc((size_t)c->c->size * (size_t)n_groups + 1, sizeof(*x->counts));
-	for (int i = 0; i <= n_groups && c->c->planned; i++)
-		x->counts[i] = (int32_t)part_begin(c->rows, n_groups, i);
+	x->counts = xcalloc(
+		(size_t)(c->c->size + 1) * ((size_t)n_groups + 1), sizeof(*x->counts));
+	if (!c->c->planned)
+		return;
+	set_balanced(x->counts, n_groups, c->rows);
+	if (c->c->size > 1)
+		set_balanced(x->counts + n_groups + 1, n_groups,
+			min64(c->capacity,
+				(int64_t)ceil(planned_imbalance * (double)c->rows)));
 }
 
 void dispatch_close(struct dispatch *x)
@@ -80,7 +101,7 @@ static void set_offsets(struct dispatch *x, const int32_t *own, int32_t *here)
 {
 	bool planned = x->c->planned;
 	x->own = planned ? x->counts : own;
-	x->here = planned ? x->counts : is_alone(x) ? own : here;
+	x->here = is_alone(x) ? x->own : planned ? x->counts + x->n_groups + 1 : here;
 	x->table = x->device_table = here;
 	if (!needs_copies(x) || !here)
 		return;

@@ -7,7 +7,7 @@
  * x: begin counts, end counts, then moves in both directions until the next counts or
  * dispatch_restore(). All ranks of the group make the same calls in the same order, with or without
  * rows of their own. With one rank nothing is copied and nothing is sent. In a plan, rows are
- * balanced over experts and chunks.
+ * balanced over experts and chunks, see dispatch_plan_imbalance().
  *
  * On a GPU, begin counts copies the own offsets to the host, and end counts waits for them: once
  * per layer and micro-batch. Rows are sent from device memory. */
@@ -50,7 +50,8 @@ struct dispatch {
 	uint64_t own_ticket; /* the copy to own_copy; 0: none is in progress */
 	int64_t sent;	     /* bytes of rows that this rank has sent */
 	int64_t most_rows; /* the largest number of rows of a rank of the group, after counts */
-	int32_t *counts; /* [rank][expert][chunk]; in a plan, balanced offsets instead */
+	int32_t *
+		counts; /* [rank][expert][chunk]; in a plan, offsets of own rows and rows here */
 	struct comm_requests requests, count_requests;
 	struct dispatch_move move[DISPATCH_MOVES];
 	int n_moves;
@@ -65,6 +66,9 @@ struct dispatch_config {
 };
 void dispatch_open(struct dispatch *x, const struct dispatch_config *c);
 void dispatch_close(struct dispatch *x);
+/* In plans from now on, the experts of a rank have `times` the balanced number of rows, at most the
+ * capacity. */
+void dispatch_plan_imbalance(double times);
 /* Returns the experts of this rank, and the first of them. */
 static inline int dispatch_experts_here(const struct dispatch *x, int *first)
 {

@@ -24,7 +24,7 @@ static int64_t last_offset(const struct group_tile *tile, int64_t out, int64_t i
 
 static void check_matmul(int64_t rows, int64_t experts, int64_t out, int64_t in)
 {
-	int64_t n_tiles = group_max_tiles(rows, experts);
+	int64_t n_tiles = group_max_tiles(rows, experts, GROUP_TILE_ROWS);
 	const struct group_tile last = {
 		.block = (int)(experts - 1), .row = (int)(rows - 1), .end = (int)rows};
 	assert_true(rows <= INT32_MAX);
@@ -63,12 +63,13 @@ TEST(tiles)
 		int64_t rows = 0, tiles = 0;
 		for (int b = 0; b < blocks; b++) {
 			int64_t n = (int64_t)(test_uniform(3, c * BLOCKS + b) * 200);
-			n = c % 3 ? n : n / GROUP_ROWS * GROUP_ROWS + 1;
+			n = c % 3 ? n : n / GROUP_TILE_ROWS * GROUP_TILE_ROWS + 1;
 			rows += n;
-			tiles += ceil_div(n, GROUP_ROWS);
+			tiles += ceil_div(n, GROUP_TILE_ROWS);
 		}
-		assert_true(tiles <= group_max_tiles(rows, blocks));
-		most_seen[blocks] += tiles == group_max_tiles(rows, blocks);
+		assert_true(tiles <= group_max_tiles(rows, blocks, GROUP_TILE_ROWS));
+		most_seen[blocks] +=
+			tiles == group_max_tiles(rows, blocks, GROUP_TILE_ROWS);
 	}
 	for (int b = 1; b <= BLOCKS; b++)
 		assert_true(most_seen[b] > 0);
@@ -79,6 +80,7 @@ TEST(limits)
 	assert_true(group_grid_fits(groups_grid(1, UINT16_MAX)));
 	assert_false(group_grid_fits(groups_grid(1, UINT16_MAX + 1)));
 	assert_false(group_grid_fits(
-		matrices_grid((int64_t)GROUP_ROWS * UINT16_MAX + 1, 1, 1)));
-	assert_int_equal(group_max_tiles(0, 8), 7); /* no rows: no tile, 7 empty ranges */
+		matrices_grid((int64_t)GROUP_TILE_ROWS * UINT16_MAX + 1, 1, 1)));
+	assert_int_equal(group_max_tiles(0, 8, GROUP_TILE_ROWS),
+		7); /* no rows: no tile, 7 empty ranges */
 }
