@@ -1,5 +1,5 @@
-/* The tiles and grids of the matmuls of experts: host functions in C, so that a test can compute them
- * at the sizes of real models without running a kernel. */
+/* The tiles and grids of the matmuls of experts: host functions in C, so that a test can compute
+ * them at the sizes of real models without running a kernel. */
 #pragma once
 
 #include "base/base.h"
@@ -17,8 +17,8 @@ struct group_grid {
 	int64_t x, y, z;
 };
 
-/* Returns the maximum number of tiles of tile_rows rows that `rows` rows of all blocks of weights have:
- * each block except one has a tile that is not full. */
+/* Returns the maximum number of tiles of tile_rows rows that `rows` rows of all blocks of weights
+ * have: each block except one has a tile that is not full. */
 static inline int64_t group_max_tiles(int64_t rows, int64_t blocks, int64_t tile_rows)
 {
 	return ceil_div(rows, tile_rows) + blocks - 1;

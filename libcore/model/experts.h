@@ -92,8 +92,8 @@ void shared_backward(struct pass *p, const struct sublayer_run *sub);
 /* Computes the gradient of the shared expert's input in `to`. */
 void shared_x_backward(
 	struct pass *p, const struct sublayer_run *sub, struct loc loc, struct mat to);
-/* Computes the gradient of the shared expert's input in slice s of all chunks, for in_backward(), if
- * that is done while rows are sent. */
+/* Computes the gradient of the shared expert's input in slice s of all chunks, for in_backward(),
+ * if that is done while rows are sent. */
 void shared_x_backward_early(struct pass *p, const struct sublayer_run *sub, int s);
 /* Returns the input of the shared expert's W2 for the gradient of W2. */
 struct mat shared_out_input(const struct pass *p, const struct sublayer_run *sub);

@@ -1,6 +1,6 @@
-/* The shared expert, which computes all tokens. One rank computes it like the dense sublayer: W1 and
- * W3 as rows arrive, W2 for the sum over slices. If ranks divide the experts, they compute the same
- * matmuls while rows of other experts are sent. */
+/* The shared expert, which computes all tokens. One rank computes it like the dense sublayer: W1
+ * and W3 as rows arrive, W2 for the sum over slices. If ranks divide the experts, they compute the
+ * same matmuls while rows of other experts are sent. */
 #include "model/experts.h"
 
 /* Returns a gather of a chunk's rows that is complete. */

@@ -82,8 +82,8 @@ static inline int dispatch_experts_here(const struct dispatch *x, int *first)
  * memory; NULL: this rank has no rows. */
 void dispatch_counts_begin(struct dispatch *x, const int32_t *own);
 /* Waits, sets here[dispatch_ints()], in device memory, to the offsets of the rows here, and uses
- * them. The first move completes `here`. The caller keeps both arrays as long as it moves rows; with
- * one rank x->here is `own`. */
+ * them. The first move completes `here`. The caller keeps both arrays as long as it moves rows;
+ * with one rank x->here is `own`. */
 void dispatch_counts_end(struct dispatch *x, int32_t *here);
 /* Uses the offsets of earlier counts again, in a backward. */
 void dispatch_restore(struct dispatch *x, const int32_t *own, int32_t *here);

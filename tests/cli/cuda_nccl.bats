@@ -244,6 +244,8 @@ same_on() { # RANKS OPTION...: as the run `one`
 	every+=(--ep 2)
 	short=$(waits "${every[@]}" -n 4) long=$(waits "${every[@]}" -n 14)
 	echo "--ep 2: $short $long, without: $without"
+	[ "$without" -ge 8 ]
+	[ "$without" -le 12 ]
 	[ $((long - short - without)) -ge 38 ]
 	[ $((long - short - without)) -le 42 ]
 }

@@ -98,6 +98,7 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 	[ "$(measured 'groups_bwd_w, 64 rows 4x64x64' exact 'of cuBLASLt')" -eq 1 ]
 	[ "$(measured 'no matmuls toy' exact 'of a layer')" -eq 1 ]
 	[ "$(measured qwen3-moe exact 'part of the experts, no matmuls')" -eq 1 ]
+	[ "$(measured qwen3-moe exact+PT_LAB_ON=groups tokens/s)" -eq 1 ]
 	[ "$(awk -F '\t' '$1 ~ /^G[.][01]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 2 ]
 	first_screen '^RED: nothing$'
 }
