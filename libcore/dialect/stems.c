@@ -100,8 +100,7 @@ static const struct stem *set_their_name(const struct scheme *s, const char *our
 	return r;
 }
 
-bool set_stack_name(
-	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+bool set_stack_name(const struct scheme *s, const char *ours, char name[FOREIGN_NAME])
 {
 	const char *kind;
 	int64_t layer;
@@ -284,7 +283,8 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
 	if (!s)
-		return torch_names_find(x, ours);
+		return x->dialect->find ? x->dialect->find(x, ours)
+					: torch_names_find(x, ours);
 	const struct torch_item *item =
 		set_their_name(s, ours, 0, name) ? torch_names_find(x, name) : NULL;
 	return !item && set_stack_name(s, ours, name) ? torch_names_find(x, name) : item;
@@ -309,7 +309,6 @@ static int set_block_source(
 {
 	const int i = f->part[0];
 	const struct tensor *t = &x->m->tensors[i];
-	struct tensor_source *s = get_source(x, group, i);
 	const int64_t rows = f->outputs[0], block = f->first / rows;
 	const struct block_source *own = get_source(x, SOURCE_MODEL, i)->blocks;
 	const struct torch_item *parameter = group && own ? own[block].item : NULL;
@@ -329,11 +328,7 @@ static int set_block_source(
 			return report_wrong_shape(x, item, e);
 		first = f->first;
 	}
-	if (!s->blocks) {
-		*s = make_source(x, i, item, 0, false);
-		s->blocks = xcalloc((size_t)t->blocks, sizeof(*s->blocks));
-	}
-	s->blocks[block] = (struct block_source){item, first};
+	set_block(x, group, i, (int)block, (struct block_source){item, first});
 	return 0;
 }
 

@@ -223,3 +223,38 @@ rejected() { # CODE TEXT SCRIPT
 	with_header mixtral.hf/model.safetensors "${header%\}}$(more 4,0,16)}" <data
 	reports 65 'overlap another tensor' timeout 60 pt-ckpt verify mixtral.hf
 }
+
+@test "names of torchtitan and Megatron-LM: the numbers under the names of transformers" {
+	local class file golden=$BATS_TEST_DIRNAME/../golden n=0
+	for class in qwen3 dots1 mixtral; do
+		cp "$golden/moe-steps/$class/0.pt" "$golden/moe-steps/$class/config.json" .
+		for file in "$golden"/moe-names/{titan,megatron}-"$class"{,-old,-stacked}.pt; do
+			[ -e "$file" ] || continue
+			cp "$file" file.pt
+			pt-ckpt diff file.pt 0.pt
+			pt-ckpt convert -q file.pt -o $class-$((++n)).h5
+			pt-ckpt diff $class-$n.h5 0.pt
+		done
+	done
+	[ $n -eq 7 ]
+	cp "$golden/moe-names"/adamw-qwen3*.pt "$golden/moe-steps/qwen3/config.json" .
+	pt-ckpt convert -q adamw-qwen3-titan.pt -o titan.h5
+	pt-ckpt convert -q adamw-qwen3.pt -o adamw.h5
+	cmp titan.h5 adamw.h5
+	pt-ckpt export-json titan.h5 | grep -q exp_avg
+	# the bias of a router that no other program has
+	cp "$golden/moe-names/titan-qwen3-bias.pt" "$golden/moe-steps/qwen3/config.json" .
+	reports 69 'layers.1.moe.expert_bias_E: a softmax router with a bias is not supported' pt-ckpt verify titan-qwen3-bias.pt
+	jq '.num_experts = 6 | .num_local_experts = 6' "$golden/moe-steps/qwen3/config.json" >config.json
+	cp "$golden/moe-names/megatron-qwen3.pt" "$golden/moe-names/titan-qwen3.pt" .
+	for file in megatron titan; do
+		reports 65 'the number of experts is 6, but the shapes of the tensors give 5' pt-ckpt verify $file-qwen3.pt
+	done
+	rm config.json
+	reports 64 'the tensors do not determine' pt-ckpt verify megatron-qwen3.pt
+	printf 'arch = llama\nheads = 2\ncontext = 32\nqk-norm = yes\nexperts = 5\n' >model.conf
+	printf 'moe-every = 2\nnorm-eps = 1e-6\nexpert-dim = 6\nffn-dim = 12\n' >>model.conf
+	cp "$golden/moe-steps/qwen3/config.json" "$golden/moe-steps/qwen3/0.pt" .
+	pt-ckpt convert -q megatron-qwen3.pt --model-config model.conf -o options.h5
+	pt-ckpt diff options.h5 0.pt
+}
