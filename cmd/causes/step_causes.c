@@ -54,16 +54,51 @@ bool set_screen(struct cause_search *s)
 	return true;
 }
 
+/* Makes the balance loss of *w count the choices of a variant, which *own gets. */
+static void count_variant_choices(const struct cause_search *s, struct weights *w,
+	struct variant *v, struct choices *own)
+{
+	bool *nothing = xcalloc((size_t)w->m.n_tensors, sizeof(*nothing));
+	struct gradients g;
+	if (v->change)
+		v->change(&w->m);
+	v->change = NULL;
+	choices_init(own, &w->m, &s->c->batch);
+	struct variant recording = *v;
+	recording.choices = own;
+	recording.wanted = nothing;
+	recording.part = (struct grad_part){.kind = PART_WHOLE};
+	reference_float64(w, &s->c->batch, &recording, &g);
+	gradients_free(&g);
+	free(nothing);
+	w->counted = own;
+}
+
+/* Returns true if a variant may choose other experts than the reference, or another number. */
+static bool changes_choices(const struct variant *v)
+{
+	return v->change || v->zeroed[0] || v->function.masked_zero ||
+	       v->function.groups_by_best;
+}
+
 void variant_gradients(
 	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
+	struct weights w = s->c->weights;
+	struct choices own = {.positions = 0};
 	v.wanted = is_full ? NULL : s->screen;
 	v.sequence = -1;
 	struct choices turned = s->c->choices.all;
 	turned.replay = true;
-	if (s->c->choices.n_turned)
+	if (s->c->choices.n_turned && !changes_choices(&v))
 		v.choices = &turned;
-	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+	/* (with fewer or more layers, choices belong to other layers) */
+	if (v.function.path.kind >= PATH_SKIPPED && v.function.path.kind != PATH_SWAPPED)
+		w.counted = NULL;
+	else if (w.counted && !v.choices)
+		count_variant_choices(s, &w, &v, &own);
+	reference_float64(&w, &s->c->batch, &v, g);
+	choices_release(&own);
 }
 
 double variant_distance(const struct cause_search *s, struct variant v, bool is_full)
