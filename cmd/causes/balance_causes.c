@@ -23,7 +23,7 @@ static enum balance_form own_balance(const struct step_check *c, double *coeffic
 	*coefficient = c->o.balance_loss;
 	if (c->o.balance != BALANCE_AUTO)
 		return (enum balance_form)c->o.balance;
-	if (strcmp(c->files.after.format, "pt") != 0)
+	if (strcmp(c->files.after.format, "pt") != 0 || m->balance_over == BALANCE_BATCH)
 		return BALANCE_AUTO;
 	*coefficient = m->balance_loss;
 	if (m->balance_over == BALANCE_MODEL)
@@ -46,6 +46,7 @@ static void guess_gradients(struct step_check *c, const struct balance_guess *x,
 		.choices = &same,
 		.function = {.balance_scores = x->scores, .balance_layer = x->layer}};
 	same.replay = true;
+	same.mass = NULL;
 	c->weights.counts_first = x->counts_first;
 	balance_set(c, x->form, coefficient);
 	reference_float64(&c->weights, &c->batch, &v, g);

@@ -74,11 +74,19 @@ static void count_variant_choices(const struct cause_search *s, struct weights *
 	w->counted = own;
 }
 
-/* Returns true if a variant may choose other experts than the reference, or another number. */
-static bool changes_choices(const struct variant *v)
+/* Returns true if a variant changes which experts a token may choose. */
+static bool changes_choices(const struct model *m, const struct variant *v)
 {
-	return v->change || v->zeroed[0] || v->function.masked_zero ||
-	       v->function.groups_by_best;
+	struct model other = *m;
+	if (v->change)
+		v->change(&other);
+	bool changes = other.c.experts_per_token != m->c.experts_per_token ||
+		       other.c.router_groups != m->c.router_groups ||
+		       other.c.layers != m->c.layers || other.c.router != m->c.router;
+	changes |= v->function.masked_zero || v->function.groups_by_best;
+	for (size_t i = 0; i < ARRAY_LEN(v->zeroed); i++)
+		changes |= v->zeroed[i] && strstr(v->zeroed[i], "router");
+	return changes;
 }
 
 void variant_gradients(
@@ -90,7 +98,8 @@ void variant_gradients(
 	v.sequence = -1;
 	struct choices turned = s->c->choices.all;
 	turned.replay = true;
-	if (s->c->choices.n_turned && !changes_choices(&v))
+	turned.mass = NULL;
+	if (s->c->choices.n_turned && !changes_choices(&s->c->weights.m, &v))
 		v.choices = &turned;
 	/* (with fewer or more layers, choices belong to other layers) */
 	if (v.function.path.kind >= PATH_SKIPPED && v.function.path.kind != PATH_SWAPPED)

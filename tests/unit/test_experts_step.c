@@ -2,6 +2,8 @@
  * expert against a dense model.
  * isa: sse2 avx512
  */
+#include "optim/optim.h"
+#include "tests/support/kernels_ref.h"
 #include "tests/support/models.h"
 #include "tests/support/net.h"
 #include "tests/support/support.h"
@@ -53,6 +55,8 @@ static void check_gradients(const struct model_config *c)
 	struct net x;
 	double worst = 0;
 	net_open(&x, c, DEVICE_CPU, PRECISION_FP32, DT_F32);
+	for (int64_t i = 0; x.p.router.load && i < c->layers * c->experts; i++)
+		x.p.router.load[i] = 0.1f * (float)(i % 3);
 	net_step(&x);
 	float **g = xcalloc((size_t)x.m.n_tensors, sizeof(*g));
 	for (int i = 0; i < x.m.n_tensors; i++)
@@ -100,6 +104,8 @@ TEST(balance_losses)
 	check_gradients(&c);
 	c.virtual_degrees = "tp=2,cp=2";
 	c.balance_over = BALANCE_SEQUENCE;
+	check_gradients(&c);
+	c.balance_over = BALANCE_BATCH;
 	check_gradients(&c);
 	c.balance_over = BALANCE_MODEL;
 	check_gradients(&c);
@@ -173,4 +179,73 @@ TEST(one_expert_is_a_dense_network)
 	assert_true(net_loss(&dense) == net_loss(&mixture));
 	net_close(&mixture);
 	net_close(&dense);
+}
+
+/* ---- Muon ------------------------------------------------------------------------- */
+
+/* Orthogonalizes g [r, c] in float64. */
+static void orthogonalize(double *g, int64_t r, int64_t c)
+{
+	int64_t n = r * c, rows = min64(r, c);
+	double *x = xcalloc((size_t)n, sizeof(*x)), sum = 0;
+	for (int64_t i = 0; i < n; i++)
+		sum += g[i] * g[i];
+	for (int64_t i = 0; i < n; i++)
+		x[r > c ? i % c * r + i / c : i] = g[i] / (sqrt(sum) + 1e-7);
+	ref_orthogonalize(x, rows, n / rows);
+	for (int64_t i = 0; i < n; i++)
+		g[i] = x[r > c ? i % c * r + i / c : i];
+	free(x);
+}
+
+/* Compares an update with the orthogonalized gradient of each of n blocks of rows. */
+static double worst_of_blocks(
+	const struct tensor *t, const float *before, const float *after, int n)
+{
+	int64_t rows = t->dims[0] / n, size = rows * t->dims[1];
+	double *g = xcalloc((size_t)size, sizeof(*g)), worst = 0;
+	for (int b = 0; b < n; b++) {
+		for (int64_t i = 0; i < size; i++)
+			g[i] = (double)before[b * size + i];
+		orthogonalize(g, rows, t->dims[1]);
+		for (int64_t i = 0; i < size; i++)
+			worst = fmax(worst, fabs((double)after[b * size + i] - g[i]));
+	}
+	free(g);
+	return worst;
+}
+
+/* Muon's update of each matrix of an expert, with slices; an expert without tokens has none. */
+TEST(muon_of_each_expert)
+{
+	struct model_config c = small_experts();
+	const struct optim_config muon = {.kind = OPTIMIZER_MUON, .matmul = DT_F32};
+	struct net x;
+	c.virtual_degrees = "tp=2";
+	net_open(&x, &c, DEVICE_CPU, PRECISION_FP32, DT_F32);
+	net_step(&x);
+	struct tensor *stacks[] = {x.m.blocks[0].sub[FFN].w13, x.m.blocks[0].sub[FFN].w2};
+	const int blocks[] = {2 * (int)c.experts, (int)c.experts};
+	float *before[2];
+	for (int i = 0; i < 2; i++)
+		before[i] = whole_gradient(&x, stacks[i]);
+	struct matrices *all =
+		matrices_open(&muon, optimizers[OPTIMIZER_MUON]->matrix, x.store, &x.d);
+	matrices_update(all);
+	for (int i = 0; i < 2; i++) {
+		float *after = whole_gradient(&x, stacks[i]);
+		double worst = worst_of_blocks(stacks[i], before[i], after, blocks[i]);
+		if (!(worst < 1e-4))
+			fail_msg("%s: %.3g from an expert's matrix", stacks[i]->name,
+				worst);
+		assert_true(worst_of_blocks(stacks[i], before[i], after, 1) > 0.1);
+		free(before[i]);
+		free(after);
+	}
+	const double rate = optimizers[OPTIMIZER_MUON]->matrix->rate(
+		&muon, x.m.blocks[0].sub[FFN].w13);
+	assert_true(fabs(rate - 0.2 * sqrt(fmax((double)c.expert_dim, (double)c.dim))) <
+		    1e-9);
+	matrices_close(all);
+	net_close(&x);
 }
