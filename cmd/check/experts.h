@@ -74,7 +74,7 @@ void choices_widen_bounds(struct step_check *c);
 void choices_conclude(struct step_check *c);
 /* Fails if an optimizer may have skipped experts: those that are separate tensors and idle. */
 int choices_check_idle_experts(const struct step_check *c, struct err *e);
-/* bias.c: Adds findings about biases of routers that did not change by the counts of choices. */
+/* bias_causes.c: Adds findings about biases that did not change by the counts of choices. */
 int judge_biases(struct step_check *c, struct err *e);
 /* Appends a line about biases that changed by a known rule; nothing if there are none. */
 void append_biases_line(const struct step_check *c, struct str *out);
