@@ -378,6 +378,7 @@ install: all
 	$(if $(CUDA_LIB),install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	install -m 644 share/logs/* $(SHARE)/pt/logs
+	install -m 644 share/museum.md $(SHARE)/pt
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs

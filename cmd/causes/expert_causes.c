@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-/* The largest number of ranks of expert parallelism that a factor is taken for. */
-enum { MAX_RANKS = 256 };
+/* The largest number of ranks of expert parallelism that a factor is taken for, and the largest one
+ * that is tried. */
+enum { MAX_RANKS = 256, MAX_TRIED_RANKS = 16 };
 
 /* Returns the wrong tensors' common factor if all of them are experts' and have it; else 0. */
 static double factor_of_experts(const struct cause_search *s)
@@ -33,11 +34,14 @@ bool explained_by_factor_of_experts(struct cause_search *s)
 	const double within = s->c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
 	if (k < 2 || k > MAX_RANKS || !is_close(fmax(f, 1 / f), k, within))
 		return false;
+	const int64_t tp = s->c->o.tp;
+	const char *ranks = tp > 1 && k == (double)tp
+				    ? "tensor-parallel ranks, or of expert parallelism"
+				    : "ranks of expert parallelism";
 	snprintf(s->detail, sizeof(s->detail),
-		f > 1 ? "%.0f times as large: not divided by the ranks of expert parallelism?"
-		      : "%.0f times too small: divided once more by the ranks of expert "
-			"parallelism?",
-		k);
+		f > 1 ? "%.0f times as large: not divided by the %s?"
+		      : "%.0f times too small: divided once more by the %s?",
+		k, ranks);
 	return true;
 }
 
@@ -118,12 +122,25 @@ bool explained_by_router(struct cause_search *s)
 			c->experts_per_token < c->experts && !c->router_groups},
 		{{.change = remove_groups}, "experts were chosen without groups",
 			c->router_groups > 0},
+		{{.function = {.groups_by_best = true}},
+			"a group of experts counted by its best score, not by its two best",
+			c->router_groups > 0},
+		{{.function = {.masked_zero = true}},
+			"the experts of other groups had the score 0, not minus infinity: it "
+			"beats negative ones",
+			c->router_groups > 0 && sigmoid},
 		{{.change = other_router},
 			sigmoid ? "scores were a softmax, not sigmoids"
 				: "scores were sigmoids, not a softmax",
 			true},
 		{{.zeroed = {".shared.w2."}}, "the shared expert were not added",
 			c->shared_expert_dim > 0},
+		{{.scaled = {".shared.w2."}, .scale = c->router_scale},
+			"the shared expert were multiplied by routed_scaling_factor, too",
+			c->shared_expert_dim > 0 && scaled},
+		{{.scaled = {".shared.w2."}, .scale = scaled ? 1 / c->router_scale : 1},
+			"the shared expert were divided by routed_scaling_factor",
+			c->shared_expert_dim > 0 && scaled},
 		{{.function = {.no_shared_gate = true}},
 			"the shared expert were not multiplied by its gate",
 			c->shared_expert_gate},
@@ -144,67 +161,91 @@ bool explained_by_router_gradient(struct cause_search *s)
 	return s->c->weights.m.c.experts && try_guesses(s, tries, ARRAY_LEN(tries));
 }
 
-/* Describes a coefficient that the gradients show, next to the coefficient of --balance. */
-static void describe_balance(
-	struct cause_search *s, enum balance_form form, double coefficient)
-{
-	const struct check_opts *o = &s->c->o;
-	const double ratio = o->balance_loss > 0 ? coefficient / o->balance_loss : 0;
-	if (o->balance_loss > 0 && fabs(ratio) < 0.02)
-		snprintf(s->detail, sizeof(s->detail),
-			"there were no balance loss, not %s=%.3g",
-			balance_forms[o->balance], o->balance_loss);
-	else if (form == (enum balance_form)o->balance)
-		snprintf(s->detail, sizeof(s->detail),
-			"the balance loss were %s=%.3g, %.4g times --balance",
-			balance_forms[form], to_shown_digits(s->c, coefficient),
-			to_shown_digits(s->c, ratio));
-	else
-		snprintf(s->detail, sizeof(s->detail), "the balance loss were %s=%.3g",
-			balance_forms[form], to_shown_digits(s->c, coefficient));
-}
+/* ---- ranks that do not exchange all gradients ---------------------------------------------- */
 
-/* Sets x to the factors of a balance loss and of the other gradient that are nearest to the wrong
- * tensors. Returns their distance as largest_residual(). */
-static double fit_balance(struct cause_search *s, enum balance_form form, double x[2])
+/* Sets rank[sequences] to the ranks that have the sequences, by a fit of the screened tensors by
+ * each sequence's gradients on each rank. Returns false if there is no such fit. */
+static bool fit_ranks(
+	struct cause_search *s, const struct local_experts *local, int *rank)
 {
-	struct gradients g[2];
-	balance_gradients(s->c, form, 1, &g[0]);
-	balance_gradients(s->c, BALANCE_NONE, 0, &g[1]);
-	for (int k = 0; k < g[0].n; k++)
-		for (int64_t j = 0;
-			g[0].g[k] && j < tensor_size(&s->c->weights.m.tensors[k]); j++)
-			g[0].g[k][j] -= g[1].g[k][j];
-	const bool solved = solve_factors(s, g, 2, x) && x[1] > 0;
-	for (int k = 0; k < g[0].n && solved; k++)
-		for (int64_t j = 0;
-			g[0].g[k] && j < tensor_size(&s->c->weights.m.tensors[k]); j++)
-			g[0].g[k][j] = (float)(x[0] * (double)g[0].g[k][j] +
-					       x[1] * (double)g[1].g[k][j]);
-	const double distance = solved ? largest_residual(s, &g[0]) : INFINITY;
-	gradients_free(&g[0]);
-	gradients_free(&g[1]);
-	return distance;
-}
-
-bool explained_by_balance(struct cause_search *s)
-{
-	double nearest = s->near, x[2];
-	bool found = false;
-	if (!s->c->weights.m.c.experts || s->c->o.balance == BALANCE_AUTO)
+	const int n = (int)s->c->batch.n * local->n;
+	struct gradients g[MAX_PARTS] = {{0}};
+	double x[MAX_PARTS];
+	if (n > MAX_PARTS)
 		return false;
-	const int own = s->c->o.balance > BALANCE_NONE ? s->c->o.balance : BALANCE_HF;
-	for (int i = 0; i < N_BALANCE_FORMS - BALANCE_HF;
-		i++) { /* (its own form first) */
-		const int form = i == 0			 ? own
-				 : BALANCE_HF + i <= own ? BALANCE_HF + i - 1
-							 : BALANCE_HF + i;
-		const double distance = fit_balance(s, (enum balance_form)form, x);
-		if (!(distance <= (found ? 0.9 * nearest : nearest)))
-			continue;
-		nearest = distance;
-		found = true;
-		describe_balance(s, (enum balance_form)form, x[0] / x[1]);
+	for (int i = 0; i < n; i++) {
+		for (int64_t k = 0; k < s->c->batch.n; k++)
+			rank[k] = i % local->n;
+		const struct variant v = {.sequence = i / local->n,
+			.wanted = s->screen,
+			.function = {.local = {local->kind, local->n, rank}}};
+		reference_float64(&s->c->weights, &s->c->batch, &v, &g[i]);
 	}
+	const bool fits = solve_factors(s, g, n, x);
+	for (int i = 0; i < n; i++) {
+		int *best = &rank[i / local->n];
+		if (i % local->n == 0 || x[i] > x[i - i % local->n + *best])
+			*best = i % local->n;
+		gradients_free(&g[i]);
+	}
+	return fits;
+}
+
+static bool is_local(const struct cause_search *s, const struct local_experts *local)
+{
+	const struct variant v = {.function = {.local = *local}};
+	return variant_distance(s, v, false) <= s->near &&
+	       variant_distance(s, v, true) <= s->near;
+}
+
+/* Returns true if n ranks explain the gradients, each with the parts of its own experts. */
+static bool try_local_experts(struct cause_search *s, enum local_kind kind, int n)
+{
+	int *rank = xcalloc((size_t)s->c->batch.n, sizeof(*rank));
+	struct local_experts local = {kind, n, rank};
+	const bool is_first = is_local(s, &local);
+	const bool found =
+		is_first || (fit_ranks(s, &local, rank) && is_local(s, &local));
+	if (found)
+		snprintf(s->detail, sizeof(s->detail),
+			"%s had a gradient only from the experts of %s of %d ranks of expert "
+			"parallelism: %s",
+			kind == LOCAL_GATES ? "the gates" : "the input of the experts",
+			is_first ? "the first" : "the sequence's own", n,
+			kind == LOCAL_GATES ? "the parts of the ranks are not summed"
+					    : "the backward of the gather must be a sum");
+	free(rank);
 	return found;
+}
+
+/* Returns true if one of n slices of the experts' hidden layers explains the gradients. */
+static bool try_input_slices(struct cause_search *s, int n)
+{
+	for (int i = 0; i < n; i++) {
+		const struct variant v = {.function = {.input_slice = {n, i}}};
+		if (variant_distance(s, v, false) > s->near ||
+			variant_distance(s, v, true) > s->near)
+			continue;
+		snprintf(s->detail, sizeof(s->detail),
+			"the input of the experts had the gradient of slice %d of %d of their "
+			"hidden layers: not summed over the tensor-parallel ranks%s",
+			i, n, layout_mark(s->c));
+		return true;
+	}
+	return false;
+}
+
+bool explained_by_local_experts(struct cause_search *s)
+{
+	const struct model_config *m = &s->c->weights.m.c;
+	const int64_t tp = s->c->o.tp;
+	for (int n = 2; m->experts && n <= MAX_TRIED_RANKS; n++) {
+		if (m->experts % n == 0 && (try_local_experts(s, LOCAL_GATES, n) ||
+						   try_local_experts(s, LOCAL_INPUTS, n)))
+			return true;
+		if (m->expert_dim % n == 0 && (tp > 1 ? n == tp : n <= 8) &&
+			may_have(s->c, tp) && try_input_slices(s, n))
+			return true;
+	}
+	return false;
 }

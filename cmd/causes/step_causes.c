@@ -54,6 +54,26 @@ bool set_screen(struct cause_search *s)
 	return true;
 }
 
+/* Makes the balance loss of *w count the choices of a variant, which *own gets. */
+static void count_variant_choices(const struct cause_search *s, struct weights *w,
+	struct variant *v, struct choices *own)
+{
+	bool *nothing = xcalloc((size_t)w->m.n_tensors, sizeof(*nothing));
+	struct gradients g;
+	if (v->change)
+		v->change(&w->m);
+	v->change = NULL;
+	choices_init(own, &w->m, &s->c->batch);
+	struct variant recording = *v;
+	recording.choices = own;
+	recording.wanted = nothing;
+	recording.part = (struct grad_part){.kind = PART_WHOLE};
+	reference_float64(w, &s->c->batch, &recording, &g);
+	gradients_free(&g);
+	free(nothing);
+	w->counted = own;
+}
+
 /* Returns true if a variant changes which experts a token may choose. */
 static bool changes_choices(const struct model *m, const struct variant *v)
 {
@@ -62,8 +82,8 @@ static bool changes_choices(const struct model *m, const struct variant *v)
 		v->change(&other);
 	bool changes = other.c.experts_per_token != m->c.experts_per_token ||
 		       other.c.router_groups != m->c.router_groups ||
-		       other.c.layers != m->c.layers ||
-		       other.c.router != m->c.router;
+		       other.c.layers != m->c.layers || other.c.router != m->c.router;
+	changes |= v->function.masked_zero || v->function.groups_by_best;
 	for (size_t i = 0; i < ARRAY_LEN(v->zeroed); i++)
 		changes |= v->zeroed[i] && strstr(v->zeroed[i], "router");
 	return changes;
@@ -72,6 +92,8 @@ static bool changes_choices(const struct model *m, const struct variant *v)
 void variant_gradients(
 	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
+	struct weights w = s->c->weights;
+	struct choices own = {.positions = 0};
 	v.wanted = is_full ? NULL : s->screen;
 	v.sequence = -1;
 	struct choices turned = s->c->choices.all;
@@ -79,7 +101,13 @@ void variant_gradients(
 	turned.mass = NULL;
 	if (s->c->choices.n_turned && !changes_choices(&s->c->weights.m, &v))
 		v.choices = &turned;
-	reference_float64(&s->c->weights, &s->c->batch, &v, g);
+	/* (with fewer or more layers, choices belong to other layers) */
+	if (v.function.path.kind >= PATH_SKIPPED && v.function.path.kind != PATH_SWAPPED)
+		w.counted = NULL;
+	else if (w.counted && !v.choices)
+		count_variant_choices(s, &w, &v, &own);
+	reference_float64(&w, &s->c->batch, &v, g);
+	choices_release(&own);
 }
 
 double variant_distance(const struct cause_search *s, struct variant v, bool is_full)

@@ -22,6 +22,7 @@ CAUSE(TRY_TENSOR, 0, explained_by_own_clip,
 	"clipped by its own norm, not by the norm of all gradients")
 CAUSE(TRY_TENSOR, 0, explained_by_no_clip, "not clipped, unlike other tensors")
 CAUSE(TRY_TENSOR, IF_SURE, explained_by_factor, "%s times what it should be")
+CAUSE(TRY_TENSOR, IF_REFERENCE, explained_by_experts_of_stack, "%s")
 CAUSE(TRY_TENSOR, IF_SURE, explained_by_slices, "dim %s times")
 CAUSE(TRY_TENSOR, 0, explained_by_transposition, "transposed")
 CAUSE(TRY_TENSOR, 0, explained_by_halves,
@@ -46,6 +47,7 @@ CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_lost_moments,
 	"as if the moments were zero before the step")
 CAUSE(TRY_STEP, IF_SEARCH, explained_by_balance, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, explained_by_router_gradient, "as if %s")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_local_experts, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_router, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_adapter_scale,
 	"as if the scale of the adapters were %s")

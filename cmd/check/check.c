@@ -247,7 +247,8 @@ static int check_with_batch(
 	if (judge_gradients(c, e))
 		return -1;
 	note_equal_sequences(c);
-	return check_without_batch(c, e) || find_causes(c, e) ? -1 : 0;
+	return check_without_batch(c, e) || judge_biases(c, e) || find_causes(c, e) ? -1
+										    : 0;
 }
 
 /* Runs all tests with the bounds of o->precision, which is not RUN_AUTO. */

@@ -32,6 +32,9 @@ struct choice_check {
 	int n_hidden; /* tensors whose gradients near choices may change too much for a test */
 	bool undecided;	      /* so gradients are neither right nor wrong */
 	bool unknown_balance; /* because no --balance was given, and no form fits */
+	int n_biases;	      /* routers whose biases changed by a known rule; 0: none */
+	double bias_rate;
+	bool bias_centered;
 };
 
 /* balance.c */
@@ -71,7 +74,11 @@ void choices_widen_bounds(struct step_check *c);
 void choices_conclude(struct step_check *c);
 /* Fails if an optimizer may have skipped experts: those that are separate tensors and idle. */
 int choices_check_idle_experts(const struct step_check *c, struct err *e);
-/* Appends a line about the choices; nothing for a dense model. */
+/* bias_causes.c: Adds findings about biases that did not change by the counts of choices. */
+int judge_biases(struct step_check *c, struct err *e);
+/* Appends a line about biases that changed by a known rule; nothing if there are none. */
+void append_biases_line(const struct step_check *c, struct str *out);
+/* choices.c: Appends a line about the choices; nothing for a dense model. */
 void append_choices_line(const struct step_check *c, struct str *out);
 
 /* ---- turns.c ---- */

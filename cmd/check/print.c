@@ -235,6 +235,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 	if (c->has_reference) {
 		append_batch(c, out);
 		append_choices_line(c, out);
+		append_biases_line(c, out);
 		append_scale(c, out);
 	} else if (two && !c->scale.checked)
 		str_puts(out, "scale   NOT checked: clipping may hide a wrong "

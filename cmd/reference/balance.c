@@ -36,6 +36,13 @@ static struct balance_group group_of(const struct weights *w, const struct token
 	return g;
 }
 
+/* Returns how often a choice counts: once or, if only first choices count, k times or never. */
+static double weight_of_choice(const struct weights *w, int64_t at, int id)
+{
+	const bool is_first = w->counted->first[at] == id;
+	return !w->counts_first ? 1 : is_first ? (double)w->m.c.experts_per_token : 0;
+}
+
 /* Adds the choices of each expert in a group to counts[E]. */
 static void count_choices(const struct weights *w, const struct token_batch *b,
 	const struct balance_group *g, double *counts)
@@ -45,8 +52,11 @@ static void count_choices(const struct weights *w, const struct token_batch *b,
 	for (int64_t layer = g->layer; layer <= g->last; layer++)
 		for (int64_t i = g->first * b->length;
 			i < g->end * b->length && layer_has_experts(&w->m.c, layer); i++)
-			for (int64_t j = 0; j < k; j++)
-				counts[x->ids[(layer * x->positions + i) * k + j]]++;
+			for (int64_t j = 0; j < k; j++) {
+				const int64_t at = layer * x->positions + i;
+				const int id = x->ids[at * k + j];
+				counts[id] += weight_of_choice(w, at, id);
+			}
 }
 
 bool has_balance_loss(const struct weights *w)

@@ -37,6 +37,7 @@ struct choices {
 	 * may turn the choice into `other`, ascending; INFINITY: none */
 	double *margin;
 	double *mass; /* [sequence][layer][expert]: sums of scores, which add up to 1 */
+	int *first;   /* [layer][position]: the chosen expert with the highest score */
 	/* [layer][position]: use the experts that are in ids, and choose all others; NULL: none */
 	bool *forced;
 	bool replay;
@@ -99,6 +100,17 @@ struct path {
 	int other;    /* PATH_SWAPPED: layer computed in its place */
 };
 
+/* Ranks of expert parallelism that do not exchange all gradients: a token's gates, or the input of
+ * the experts, have a gradient only from the experts of one rank. */
+struct local_experts {
+	enum local_kind { LOCAL_NONE, LOCAL_GATES, LOCAL_INPUTS } kind;
+	int n; /* number of ranks; rank i has the experts [i E / n, (i + 1) E / n) */
+	const int *rank; /* [sequences of the batch]; NULL: rank 0 */
+};
+
+/* The scores in the balance loss: as they are; a softmax of them; only of the chosen experts. */
+enum balance_scores { BALANCE_SCORES, BALANCE_SOFTMAX, BALANCE_CHOSEN };
+
 /* Differences from the model's function, such as bugs make; all zeros: none. */
 struct function {
 	enum rope_kind rope;
@@ -130,7 +142,16 @@ struct function {
 	bool router_detached; /* the router's input has no gradient */
 	bool biased_gates; /* gates are made of the scores with the bias of the choice */
 	bool no_shared_gate; /* the shared expert is not multiplied by its gate */
-	bool gate_exchanged; /* SwiGLU applies the activation to the other matmul */
+	bool groups_by_best; /* a group of experts counts by its best one, not by two */
+	bool masked_zero; /* experts of other groups have score 0, not minus infinity */
+	struct local_experts local;
+	/* With n > 0, the experts' input has the gradient of slice i of n of their hidden layer. */
+	struct input_slice {
+		int n, i;
+	} input_slice;
+	enum balance_scores balance_scores;
+	int64_t balance_layer; /* 1 + the only layer with a balance loss; 0: all */
+	bool gate_exchanged;   /* SwiGLU applies the activation to the other matmul */
 	struct path path;
 	double logit_scale; /* factor of logits; 0: 1 */
 	double zero_logits; /* number of additional tokens with logit 0 */

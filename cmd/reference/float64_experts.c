@@ -75,8 +75,8 @@ struct near_choice {
 
 /* Masks the experts of all groups but the best ones. `exchange`: the last of them is exchanged with
  * the next one. */
-static struct near_choice mask_groups(
-	const struct model_config *c, double *choice, bool exchange)
+static struct near_choice mask_groups(const struct model_config *c,
+	const struct function *f, double *choice, bool exchange)
 {
 	const int64_t groups = c->router_groups, size = c->experts / groups,
 		      top = c->router_top_groups;
@@ -85,7 +85,9 @@ static struct near_choice mask_groups(
 	    *best = xcalloc((size_t)groups + 1, sizeof(*best)), two[3];
 	for (int64_t g = 0; g < groups; g++) {
 		find_largest(choice + g * size, size, 2, two);
-		sum[g] = choice[g * size + two[0]] + choice[g * size + two[1]];
+		sum[g] = choice[g * size + two[0]];
+		if (!f->groups_by_best)
+			sum[g] += choice[g * size + two[1]];
 		first[g] = (int)(g * size) + two[0];
 	}
 	find_largest(sum, groups, top, best);
@@ -101,7 +103,7 @@ static struct near_choice mask_groups(
 		for (int64_t i = 0; i < top; i++)
 			is_best |= best[i] == g;
 		for (int64_t e = 0; e < size && !is_best; e++)
-			choice[g * size + e] = -INFINITY;
+			choice[g * size + e] = f->masked_zero ? 0 : -INFINITY;
 	}
 	free(sum);
 	free(first);
@@ -231,18 +233,22 @@ static void choose(const struct sequence_work *w, const struct sublayer_tensors 
 	memcpy(masked, own, (size_t)n * sizeof(*own));
 	struct near_choice group = {INFINITY, 0, 0};
 	if (c->router_groups)
-		group = mask_groups(c, masked, false);
+		group = mask_groups(c, &w->f->function, masked, false);
 	choose_of(c, masked, ids);
 	if (all) {
 		const struct position x = {weight_of(w, t->router), h, r->z + i * n,
 			r->score + i * n, masked};
 		memcpy(all->ids + at * k, ids, (size_t)k * sizeof(*ids));
+		all->first[at] = ids[0];
+		for (int64_t j = 1; j < k; j++)
+			if (x.score[ids[j]] > x.score[all->first[at]])
+				all->first[at] = ids[j];
 		for (int j = 0; j < ALTERNATIVES; j++)
 			all->margin[at * ALTERNATIVES + j] = INFINITY;
 		add_next_experts(w, &x, at);
 		if (isfinite(group.gap)) {
 			int *others = xcalloc((size_t)k, sizeof(*others));
-			mask_groups(c, own, true);
+			mask_groups(c, &w->f->function, own, true);
 			choose_of(c, own, others);
 			add_alternative(all, at,
 				margin_of(w, x.weights, h, x.z, x.score, group), others,
@@ -266,6 +272,13 @@ static double gate_scale(const struct model_config *c)
 	return c->router_scale > 0 ? c->router_scale : 1;
 }
 
+/* Returns the score that the gate of an expert is made of. */
+static double gate_score(
+	const struct sequence_work *w, const struct float64_routing *r, int64_t i, int id)
+{
+	return r->score[i * w->m->c.experts + id] + (r->gate_bias ? r->gate_bias[id] : 0);
+}
+
 /* Returns the sum of the chosen scores, by which gates are divided; 1 if they are not. */
 static double gate_divisor(
 	const struct sequence_work *w, const struct float64_routing *r, int64_t i)
@@ -273,7 +286,7 @@ static double gate_divisor(
 	const struct model_config *c = &w->m->c;
 	double sum = c->router == ROUTER_SIGMOID ? 1e-20 : 0;
 	for (int64_t j = 0; j < c->experts_per_token; j++)
-		sum += r->score[i * c->experts + r->ids[i * c->experts_per_token + j]];
+		sum += gate_score(w, r, i, r->ids[i * c->experts_per_token + j]);
 	return c->router_norm ? sum : 1;
 }
 
@@ -303,7 +316,7 @@ static void route(const struct sequence_work *w, const struct sublayer_tensors *
 {
 	const struct model_config *c = &w->m->c;
 	const int64_t n = c->experts, k = c->experts_per_token;
-	const double *bias = weight_of(w, t->router_bias);
+	r->gate_bias = w->f->function.biased_gates ? weight_of(w, t->router_bias) : NULL;
 	float64_linear(r->z, h, weight_of(w, t->router), NULL, w->n, w->dim, n);
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *z = r->z + i * n;
@@ -318,26 +331,59 @@ static void route(const struct sequence_work *w, const struct sublayer_tensors *
 		for (int64_t e = 0; e < n && c->router == ROUTER_SOFTMAX; e++)
 			s[e] /= sum;
 		choose(w, t, r, h + i * w->dim, i);
-		for (int64_t e = 0; e < n && bias && w->f->function.biased_gates; e++)
-			s[e] += bias[e];
 		double scale = gate_scale(c) / gate_divisor(w, r, i);
 		for (int64_t j = 0; j < k; j++)
-			r->gate[i * k + j] = scale * s[r->ids[i * k + j]];
+			r->gate[i * k + j] =
+				scale * gate_score(w, r, i, r->ids[i * k + j]);
 	}
 	record_mass(w, r);
 }
 
-/* Adds the gradient of the balance loss to the gradients of a position's scores s. */
-static void add_balance_slopes(const struct sequence_work *w, const double *s, double *ds)
+/* Adds to ds the gradients of scores s, which are divided by their sum, from slopes. */
+static void add_share_slopes(const double *slopes, const double *s, int64_t n, double *ds)
 {
-	const int64_t n = w->m->c.experts;
-	const double *slopes = w->s->balance ? w->s->balance + w->layer * n : NULL;
 	const double sum = sum_of(s, n);
 	double mean = 0;
-	for (int64_t e = 0; e < n && slopes; e++)
+	for (int64_t e = 0; e < n; e++)
 		mean += slopes[e] * s[e] / sum;
-	for (int64_t e = 0; e < n && slopes; e++)
+	for (int64_t e = 0; e < n; e++)
 		ds[e] += (slopes[e] - mean) / sum;
+}
+
+/* Replaces the gradients of the softmax of shares s[n] by the gradients of s. */
+static void softmax_slopes(const double *s, int64_t n, double *slopes)
+{
+	double sum = 0, mean = 0;
+	for (int64_t e = 0; e < n; e++)
+		sum += exp(s[e]);
+	for (int64_t e = 0; e < n; e++)
+		mean += slopes[e] * exp(s[e]) / sum;
+	for (int64_t e = 0; e < n; e++)
+		slopes[e] = (slopes[e] - mean) * exp(s[e]) / sum;
+}
+
+/* Adds the gradient of the balance loss to the gradients of the scores s of position i. */
+static void add_balance_slopes(const struct sequence_work *w,
+	const struct float64_routing *r, int64_t i, const double *s, double *ds)
+{
+	const int64_t n = w->m->c.experts, k = w->m->c.experts_per_token;
+	const double *given = w->s->balance ? w->s->balance + w->layer * n : NULL;
+	const struct function *f = &w->f->function;
+	if (!given || (f->balance_layer && f->balance_layer != w->layer + 1))
+		return;
+	double *slopes = zeros(n), *share = zeros(n);
+	for (int64_t e = 0; e < n; e++)
+		share[e] = s[e] / sum_of(s, n);
+	if (f->balance_scores == BALANCE_CHOSEN)
+		for (int64_t j = 0; j < k; j++)
+			slopes[r->ids[i * k + j]] = given[r->ids[i * k + j]];
+	else
+		memcpy(slopes, given, (size_t)n * sizeof(*slopes));
+	if (f->balance_scores == BALANCE_SOFTMAX)
+		softmax_slopes(share, n, slopes);
+	add_share_slopes(slopes, s, n, ds);
+	free(share);
+	free(slopes);
 }
 
 /* Adds the gradient of factor times the square of log(sum of exp(z)). */
@@ -365,7 +411,7 @@ static void router_slopes(const struct sequence_work *w, const struct float64_ro
 		along += dgate[j] * r->gate[i * k + j] / gate_scale(c);
 	for (int64_t j = 0; j < k && !w->f->function.gates_detached; j++)
 		ds[r->ids[i * k + j]] = scale * (dgate[j] - along);
-	add_balance_slopes(w, s, ds);
+	add_balance_slopes(w, r, i, s, ds);
 	double mean = 0;
 	for (int64_t e = 0; e < n && c->router == ROUTER_SOFTMAX; e++)
 		mean += s[e] * ds[e];
@@ -450,11 +496,24 @@ static void add_dw(const struct sequence_work *w, const struct expert_rows *rows
 				add_scaled(dw + o * in, dy[i * out + o], x + i * in, in);
 }
 
-/* Adds the gradients of an expert, from the gradients dy [rows][dim] of its outputs. */
+/* Returns true if the gradients of a kind have the part of an expert. */
+static bool has_part_of_expert(
+	const struct sequence_work *w, enum local_kind kind, int64_t expert)
+{
+	const struct local_experts *x = &w->f->function.local;
+	const int rank = x->rank ? x->rank[w->s->first / w->n] : 0;
+	return x->kind != kind || expert * x->n / w->m->c.experts == rank;
+}
+
+/* Adds the gradients of an expert, from the gradients dy [rows][dim] of its outputs. dh: NULL if
+ * the input has no gradient of it. */
 static void rows_backward(const struct sequence_work *w, const struct expert_rows *x,
 	const struct expert_weights *p, const double *dy, double *dh)
 {
 	const int64_t dim = w->dim, width = p->width;
+	const struct input_slice *of = &w->f->function.input_slice;
+	const struct range hidden = {of->n ? of->i * width / of->n : 0,
+		of->n ? (of->i + 1) * width / of->n : width};
 	double *du = zeros(x->n * width), *da = zeros(x->n * width),
 	       *db = zeros(x->n * width), *dx = zeros(x->n * dim);
 	float64_linear_dx(du, dy, p->w2, x->n, width, dim, (struct range){0, dim});
@@ -470,9 +529,9 @@ static void rows_backward(const struct sequence_work *w, const struct expert_row
 	add_dw(w, x, p->dw2, dy, x->u, width, dim);
 	add_dw(w, x, p->dw1, da, x->x, dim, width);
 	add_dw(w, x, p->dw3, db, x->x, dim, width);
-	float64_linear_dx(dx, da, p->w1, x->n, dim, width, (struct range){0, width});
-	float64_linear_dx(dx, db, p->w3, x->n, dim, width, (struct range){0, width});
-	for (int64_t i = 0; i < x->n; i++)
+	float64_linear_dx(dx, da, p->w1, x->n, dim, width, hidden);
+	float64_linear_dx(dx, db, p->w3, x->n, dim, width, hidden);
+	for (int64_t i = 0; i < x->n && dh; i++)
 		add_scaled(dh + x->row[i] * dim, 1, dx + i * dim, dim);
 	free(du);
 	free(da);
@@ -588,10 +647,13 @@ void float64_experts_backward(const struct sequence_work *w,
 		double *dy = zeros(x.n * dim);
 		for (int64_t i = 0; i < x.n; i++) {
 			const double *up = dout + x.row[i] * dim;
-			r->dgate[x.slot[i]] = dot(up, x.y + i * dim, dim);
+			r->dgate[x.slot[i]] = has_part_of_expert(w, LOCAL_GATES, e)
+						      ? dot(up, x.y + i * dim, dim)
+						      : 0;
 			add_scaled(dy + i * dim, r->gate[x.slot[i]], up, dim);
 		}
-		rows_backward(w, &x, &p, dy, dh);
+		rows_backward(w, &x, &p, dy,
+			has_part_of_expert(w, LOCAL_INPUTS, e) ? dh : NULL);
 		rows_release(&x);
 		free(dy);
 	}

@@ -23,6 +23,7 @@ struct sequence_work {
 struct float64_routing {
 	double *z, *score, *gate, *dgate;
 	int *ids;
+	const double *gate_bias; /* [experts], added to the scores of gates; NULL: none */
 };
 
 /* Activations of a sublayer: after the norm; of attention; of the FFN. */

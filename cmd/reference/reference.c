@@ -506,6 +506,7 @@ void choices_init(struct choices *x, const struct model *m, const struct token_b
 		.ids = xcalloc((size_t)(n * k), sizeof(*x->ids)),
 		.other = xcalloc((size_t)(n * ALTERNATIVES * k), sizeof(*x->other)),
 		.margin = xcalloc((size_t)(n * ALTERNATIVES), sizeof(*x->margin)),
+		.first = xcalloc((size_t)n, sizeof(*x->first)),
 		.mass = xcalloc(
 			(size_t)(m->c.layers * b->n * m->c.experts), sizeof(*x->mass))};
 	for (int64_t i = 0; i < n * ALTERNATIVES; i++) /* (layers without experts) */
@@ -518,6 +519,7 @@ void choices_release(struct choices *x)
 	free(x->other);
 	free(x->margin);
 	free(x->mass);
+	free(x->first);
 	free(x->forced);
 	*x = (struct choices){0};
 }

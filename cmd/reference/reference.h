@@ -30,6 +30,7 @@ struct weights {
 	 * divided (0: one). NULL: the losses have no balance loss. */
 	const struct choices *counted;
 	int64_t micro_batches;
+	bool counts_first; /* only the first choice of a token counts */
 };
 static inline int own_tensors(const struct weights *w)
 {

@@ -59,6 +59,96 @@ dots1|no-groups|(28): as if experts were chosen without groups
 END
 }
 
+# Gradients of p.grad, saved before the step, of the models above.
+check_grads() { # CLASS NAME OPTION...
+	pt-check "${BEFORE:-$STEPS/$1/0.pt}" ${AFTER:-} --grads "$STEPS/$1/$2.pt" --batch "$STEPS/batch.pt" \
+		-c "${CONFIG:-$STEPS/$1/config.json}" -p fp32 "${@:3}"
+}
+
+@test "gradients of experts: which bug explains them" {
+	while IFS='|' read -r class name balance text; do
+		reports 1 "$text" check_grads "$class" "grads-$name" --balance "$balance"
+		says 'verdict: wrong: '
+		[ "$(grep -c ': as if ' <<<"$output")" -le 1 ]
+	done <<'END'
+mixtral|swapped|none|layers.0.experts.w2.weight, layers.0.experts.w13.weight (2): expert 1: the gradient of expert 2; expert 2: the gradient of expert 1
+mixtral|idle|none|layers.1.experts.w2.weight, layers.1.experts.w13.weight (2): expert 3: no gradient
+mixtral|halves|none|layers.*.experts.w13.weight (2): W1 and W3 of all experts have each other's gradients
+mixtral|summed|none|(4): each expert has the sum of the gradients of 2 experts, one of each rank: summed over ranks that have other experts?
+mixtral|first-gates|none|(17): as if the gates had a gradient only from the experts of the first of 2 ranks of expert parallelism
+mixtral|own-gates|none|(17): as if the gates had a gradient only from the experts of the sequence's own of 2 ranks of expert parallelism
+mixtral|own-inputs|none|(16): as if the input of the experts had a gradient only from the experts of the sequence's own of 2 ranks
+mixtral|input-slice|none|(16): as if the input of the experts had the gradient of slice 0 of 2 of their hidden layers: not summed over the tensor
+mixtral|softmax-twice|hf=0.05|(17): as if the balance loss took the softmax of scores that are a softmax already
+mixtral|chosen-only|hf=0.05|(17): as if only the tokens that chose an expert counted in its mean score in the balance loss
+mixtral|first-choice|hf=0.05|(17): as if only the first choice of a token counted in the fractions of the balance loss
+mixtral|last-layer|megatron=0.05|(8): as if only layer 1 had a balance loss
+qwen2|no-shared-gate|none|(33): as if the shared expert were not multiplied by its gate
+dots1|scaled-twice|none|(28): as if the gates were multiplied by routed_scaling_factor twice
+dots1|by-best|none|(28): as if a group of experts counted by its best score, not by its two best
+dots1|biased|none|(28): as if the gates were scores with the bias of the choice
+dots1|shared-divided|none|(28): as if the shared expert were divided by routed_scaling_factor
+dots1|shared-scaled|none|(28): as if the shared expert were multiplied by routed_scaling_factor, too
+END
+	jq '.topk_group = 3' "$STEPS/dots1/config.json" >config.json
+	CONFIG=config.json BEFORE=$STEPS/dots1/grads-masked-zero-0.pt reports 1 '(28): as if the experts of other groups had the score 0, not minus infinity' \
+		check_grads dots1 grads-masked-zero --balance none
+	jq '.moe_intermediate_size = 8' "$STEPS/qwen2/config.json" >config.json
+	CONFIG=config.json BEFORE=$STEPS/qwen2/grads-transposed-0.pt reports 1 '(4): the gradients of all experts are transposed' \
+		check_grads qwen2 grads-transposed --balance none
+}
+
+@test "a wrong coefficient of the balance loss: which number it may be" {
+	reports 0 'verdict: the gradients are right' check_grads mixtral grads-right-balance --balance hf=0.05
+	while IFS='|' read -r given text; do
+		reports 1 "$text" check_grads mixtral grads-right-balance --balance "hf=$given"
+	done <<'END'
+0.025|hf=0.05, 2 times --balance: multiplied by the experts of a token or the layers with experts, or added twice?
+0.2|hf=0.05, 0.25 times --balance: divided by the experts?
+0.00078125|hf=0.05, 64 times --balance: multiplied by the tokens or the targets?
+0.03|hf=0.05, 1.667 times --balance
+END
+}
+
+@test "the update of a bias that balances the experts" {
+	while IFS='|' read -r code name text; do
+		AFTER=$STEPS/dots1/bias-$name.pt reports "$code" "$text" check_grads dots1 grads-right --balance none
+	done <<'END'
+0|right|bias    1 router: changed by 0.01 times the signs of mean count - count
+0|centered|bias    1 router: changed by 0.01 times the signs of mean count - count, minus the mean change
+1|reversed|update of the bias: it changed in the opposite direction
+1|half|update of the bias: as if only part 1 of 2 of the sequences counted
+1|doubled|update of the bias: as if choices counted twice, but only once in the mean
+1|each-micro|update of the bias: as if it were updated after each of 4 micro-batches
+1|first-choice|update of the bias: as if only the first choice of a token counted
+1|rounded|update of the bias: as if it were rounded to bf16
+0|unknown|note    layers.1.router.bias (model.model.layers.1.mlp.gate.e_score_correction_bias): update of the bias: not a rate times
+END
+	# a bias that does not change
+	AFTER=$STEPS/dots1/0.pt reports 64 'the same file' check_grads dots1 grads-right --balance none
+	reports 0 'verdict: the step is right' check dots1 1
+	not grep -q '^bias' <<<"$output"
+}
+
+# Runs two steps with a bias and eight sequences of a token each time, and checks the second one.
+@test "steps of pt-train: the bias follows --router-bias and --router-bias-center" {
+	make_text >text.txt
+	head -c 17 text.txt >window
+	export PT_DATA=window.h5
+	pt-prepare -q -t byte -f 0 window -o window.h5
+	od -An -v -w1 -tx1 window | while read -r x; do printf '%b\0' "\\x$x"; done >batch.u16
+	for options in '' --router-bias-center; do
+		rm -rf run other
+		# shellcheck disable=SC2086
+		set -- -b 1 -m 1 --eval-every 0 --warmup 1 --ckpt-every 1 --keep 0 --arch llama --experts 4 --experts-per-token 2 \
+			--expert-dim 12 --router sigmoid --balance-loss 0
+		tiny "$@" -o run --steps 1 --router-bias 0.01 $options >log
+		tiny "$@" -o run/next --steps 2 --router-bias 0.01 $options --resume run/checkpoints/step-00000001.h5 >log
+		reports 0 'bias    ' pt-check run/checkpoints/step-00000001.h5 run/next/checkpoints/step-00000002.h5 --batch batch.u16 --shape 1,17 -p fp32
+		says 'verdict: the step is right'
+	done
+}
+
 @test "without --balance, a wrong gradient may come from a balance loss that is not known" {
 	reports 2 'verdict: not decided: the gradients differ, but may have a loss that balances the experts' check qwen2 no-shared
 	reports 1 'verdict: wrong' check qwen2 no-shared --balance none

@@ -37,6 +37,7 @@ want() {
 		echo "share/pt/jobs/$(basename "$p")"
 	done
 	(cd "$top/share" && printf 'share/pt/%s\n' python/pt/*.py action/{action.yml,judge,examples/*})
+	echo share/pt/museum.md
 	echo share/pt/directories
 }
 
