@@ -99,6 +99,9 @@ struct run_hashes {
 	int64_t n;
 };
 
+/* Writes the name of a result to `name`: layers.N.NAME, or its parameter's name. */
+void hashes_name_result(
+	const struct model *m, const struct result *x, char *name, size_t size);
 /* Sets the steps to hash, and creates the file. Collective over all. */
 int hashes_open(struct run *r, const struct train_opts *o, struct err *e);
 /* Installs the observers that hash the tensors of the next step, if that step is to be hashed. */

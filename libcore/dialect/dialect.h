@@ -181,13 +181,14 @@ enum { FOREIGN_PARTS = 3, FOREIGN_NAME = 128 };
 struct foreign {
 	char name[FOREIGN_NAME];
 	int ndim;
-	int64_t dims[2];
+	int64_t dims[3];
 	bool transposed; /* [in, out] instead of [out, in] */
 	int n_parts;
 	int part[FOREIGN_PARTS]; /* indices in m->tensors; -1: a zero bias that our model lacks */
 	int64_t outputs[FOREIGN_PARTS];
 	/* One matrix of one expert: it is rows [first, first + outputs[0]) of part[0]. The matrices of a
-	 * stack follow each other in the list, in the order of its rows. */
+	 * stack follow each other in the list, in the order of its rows. With three dimensions, it is the
+	 * whole stack: [experts][rows][width]. */
 	bool stacked;
 	int64_t first;
 };
@@ -196,6 +197,14 @@ struct foreign {
  * matrices. Returns their number, or -1 if the other program has no name for one of our tensors. */
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
+/* Lists all tensors as foreign_list() does, but each stack of experts as one tensor. */
+int foreign_list_stacks(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e);
+/* Returns the scheme of a class with the names of its tensors in the memory of transformers 5. */
+const struct scheme *scheme_in_memory(const struct scheme *s);
+/* Sets the other program's name of a whole stack of experts. Returns false if it has none. */
+bool set_stack_name(
+	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME]);
 /* Returns a bound of the tensors that foreign_list() lists, except zero biases. */
 int64_t foreign_max(const struct model *m);
 

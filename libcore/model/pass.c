@@ -156,7 +156,8 @@ static void open_dispatch(struct pass *p)
 	struct comm *group = mesh_group(p->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
 					   AXIS_BIT(AXIS_CP),
-			.data_run = ep});
+			.data_run = ep,
+			.apart = true});
 	dispatch_open(&p->experts, &(struct dispatch_config){.c = group,
 					   .d = p->d,
 					   .experts = (int)c->experts,

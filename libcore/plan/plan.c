@@ -514,6 +514,9 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
 	print_bytes(out, "sent/step", (int64_t)p->sent, "by this rank, in total");
+	if (p->sent_rows > 0)
+		print_bytes(out, "  rows", (int64_t)p->sent_rows,
+			"to and from experts, if they are balanced");
 	if (p->edit_sent > 0)
 		print_bytes(out, "sent/sync", (int64_t)p->edit_sent,
 			"by this rank, to other workers; fp32 in a step of the warm-up");
