@@ -320,7 +320,7 @@ const struct test_layout layouts[] = {
 	{"olmoe", "pp=2 pp-schedule=gpipe balance-loss=1"},
 	{"olmoe", "batch=10 pp=4 pp-schedule=1f1b balance-loss=1 recompute=full"},
 	{"olmoe", "pp=2 fsdp=2 cp=2 zero=3 pp-schedule=zb-h1 balance-loss=1 dtype=bf16"},
-	{"qwen2-moe", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zbv balance-over=model balance-loss=1"},
+	{"mixtral", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zbv balance-over=model balance-loss=1"},
 	{"dots1", "pp=2 fsdp=2 cp=2 zero=2 ep=4 expert-room=4 pp-schedule=interleaved balance-over=model balance-loss=1"},
 	{"mixtral", "batch=10 dp=4 ep=4 expert-room=4 balance-over=batch balance-loss=1"},
 	{"qwen3-moe", "pp=2 cp=2 tp=2 zero=1 pp-schedule=interleaved-zb balance-over=batch balance-loss=1 dtype=fp16"},
