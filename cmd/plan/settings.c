@@ -93,7 +93,7 @@ void layout_print(const struct layout *l, const struct train_opts *given, struct
 		const struct setting *s = &settings[i];
 		const char *const *words = option_words(s->key);
 		int value = layout_value(l, s);
-		if (s->rare && !value && !option_value(given, s))
+		if (s->rare && !value && !(s->kept && option_value(given, s)))
 			continue;
 		if (words)
 			str_printf(out, " %s=%s", s->key, words[value]);

@@ -286,8 +286,8 @@ const struct test_layout layouts[] = {
 	{"dots1", "freeze=tok_|layers\\.[01]\\. threads=2"},
 	/* experts that ranks divide, each with memory for all rows that there may be */
 	{"mixtral", "batch=6 dp=2 cp=2 tp=2 expert-capacity=0.75"},
-	{"qwen2-moe", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=selective expert-capacity=1"},
 	{"dots1", "fsdp=2 zero=3 ep=2 expert-room=4 recompute=full dtype=bf16 expert-capacity=1"},
+	{"qwen2-moe", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=selective expert-capacity=1"},
 	{"qwen3-moe", "dp=2 cp=2 ep=4 expert-room=4 recompute=matmuls expert-capacity=0.5"},
 	{"mixtral", "dp=2 ep=2 expert-room=4"},
 	{"dots1", "batch=10 dp=4 ep=4 expert-room=4"},
