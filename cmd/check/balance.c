@@ -146,16 +146,33 @@ struct candidate {
 /* Fits all forms with the current number of micro-batches, and keeps the best one. */
 static void try_forms(struct step_check *c, struct candidate *best)
 {
+	struct gradients zero;
+	balance_gradients(c, BALANCE_NONE, 0, &zero);
 	for (int form = BALANCE_HF; form < N_BALANCE_FORMS; form++) {
 		struct gradients one;
 		balance_gradients(c, (enum balance_form)form, 1, &one);
-		const struct fit f = fit_gradients(c, &c->reference, &one);
+		const struct fit f = fit_gradients(c, &zero, &one);
 		if (f.residual < 0.9 * best->residual && f.of_zero > 0 && f.of_one > 0)
 			*best = (struct candidate){(enum balance_form)form,
 				c->weights.micro_batches, f.of_one / f.of_zero, f.of_zero,
 				f.residual};
 		gradients_free(&one);
 	}
+	gradients_free(&zero);
+}
+
+/* Adds a note about the balance loss that the gradients have. */
+static void report_balance(
+	struct step_check *c, enum balance_form form, double coefficient)
+{
+	const int64_t micro_batches = c->weights.micro_batches;
+	scoped_str parts = {0};
+	if (micro_batches > 1 && form != BALANCE_DEEPSEEK)
+		str_printf(&parts, ", of each of %lld micro-batches",
+			(long long)micro_batches);
+	add_finding(c, FINDING_NOTE, NULL,
+		"the gradients have a loss that balances the experts: --balance %s=%.3g%s",
+		balance_forms[form], coefficient, parts.s ? parts.s : "");
 }
 
 /* Uses a balance loss if all gradients are then right. Returns true if they are. */
@@ -172,13 +189,36 @@ static bool use_if_right(struct step_check *c, const struct candidate *x)
 	c->reference = g;
 	balance_set(c, x->form, x->coefficient);
 	remove_frozen_gradients(c);
-	scoped_str parts = {0};
-	if (x->micro_batches > 1 && x->form != BALANCE_DEEPSEEK)
-		str_printf(&parts, ", of each of %lld micro-batches",
-			(long long)x->micro_batches);
-	add_finding(c, FINDING_NOTE, NULL,
-		"the gradients have a loss that balances the experts: --balance %s=%.3g%s",
-		balance_forms[x->form], x->coefficient, parts.s ? parts.s : "");
+	report_balance(c, x->form, x->coefficient);
+	return true;
+}
+
+/* Returns true if nothing says whether the run has a balance loss. */
+static bool is_balance_open(const struct step_check *c)
+{
+	return c->o.balance == BALANCE_AUTO && !has_stored_balance(c);
+}
+
+bool balance_suppose(struct step_check *c)
+{
+	const int64_t begin = c->weights.micro_batches;
+	const bool is_known = c->o.dp * c->o.fsdp * c->o.accumulation > 1;
+	struct candidate best = {.residual = INFINITY};
+	if (!is_balance_open(c))
+		return false;
+	for (int64_t n = begin; n <= (is_known ? begin : c->batch.n); n++) {
+		c->weights.micro_batches = n;
+		if (c->batch.n % n == 0)
+			try_forms(c, &best);
+	}
+	c->weights.micro_batches = isfinite(best.residual) ? best.micro_batches : begin;
+	if (!isfinite(best.residual))
+		return false;
+	gradients_free(&c->reference);
+	balance_gradients(c, best.form, best.coefficient, &c->reference);
+	balance_set(c, best.form, best.coefficient);
+	remove_frozen_gradients(c);
+	c->choices.supposed = best.form;
 	return true;
 }
 
@@ -207,8 +247,14 @@ static void try_balance_losses(struct step_check *c)
 
 void balance_adopt(struct step_check *c)
 {
-	const bool is_of_file = c->o.balance == BALANCE_AUTO && c->weights.counted;
-	if (c->o.balance != BALANCE_NONE && !is_of_file &&
-		!are_gradients_right(c, &c->reference))
+	const struct model_config *m = &c->weights.m.c;
+	const double each =
+		c->choices.supposed == BALANCE_HF ? (double)m->experts_per_token : 1;
+	const bool is_given = c->o.balance > BALANCE_NONE;
+	if (!is_given && !is_balance_open(c))
+		return;
+	if (!are_gradients_right(c, &c->reference))
 		try_balance_losses(c);
+	else if (c->choices.supposed)
+		report_balance(c, c->choices.supposed, m->balance_loss / each);
 }

@@ -20,10 +20,11 @@ extern const char *const balance_forms[N_BALANCE_FORMS];
 
 /* Choices of experts: of each token in each layer with experts. */
 struct choice_check {
-	struct choices all; /* the reference's */
-	int64_t n, n_near;  /* choices; those that rounding may turn */
-	int n_tries;	    /* turns that were tried */
-	int n_turned;	    /* those that the run turned, and the reference after it */
+	struct choices all;	    /* the reference's */
+	int64_t n, n_near;	    /* choices; those that rounding may turn */
+	enum balance_form supposed; /* balance loss that is only supposed; 0: none */
+	int n_tries;		    /* turns that were tried */
+	int n_turned; /* those that the run turned, and the reference after it */
 	/* relative: what near choices may change the loss, and the scale of most gradients, by */
 	double loss_change, scale_change;
 	bool is_widened; /* the bounds include what near choices may change */
@@ -48,6 +49,9 @@ void balance_begin(struct step_check *c);
 /* With --balance auto, uses the balance loss that makes all gradients right, if there is one. With
  * a balance loss, finds the number of micro-batches if the layout does not determine it. */
 void balance_adopt(struct step_check *c);
+/* With --balance auto, uses the balance loss that fits best, right or not. Returns false if there is
+ * none. */
+bool balance_suppose(struct step_check *c);
 /* Returns the factor of all gradients that is nearest to the run's, c->seen. */
 double nearest_factor(const struct step_check *c, const struct gradients *g);
 /* Returns true if all gradients in c->seen are within their bounds of g times the nearest factor. */

@@ -209,6 +209,44 @@ static int count_turned(const struct step_check *c, const int *ids)
 	return n;
 }
 
+/* Uses the choices of the reference again, without a balance loss that was only supposed. */
+static void restore_choices(
+	struct step_check *c, const struct choices *before, int64_t micro_batches)
+{
+	struct choices x;
+	struct gradients g;
+	balance_set(c, BALANCE_NONE, 0);
+	c->weights.micro_batches = micro_batches;
+	choices_copy(c, &x);
+	memcpy(x.ids, before->ids, count_ids(c) * sizeof(*x.ids));
+	memcpy(x.other, before->other, ALTERNATIVES * count_ids(c) * sizeof(*x.other));
+	memset(x.forced, 0, (size_t)count_margins(c) * sizeof(*x.forced));
+	choices_gradients(c, &x, &g);
+	use_choices(c, &x, &g);
+}
+
+/* Finds both the choices that the run turned, and a balance loss that is not known. */
+static void find_choices_and_balance(struct step_check *c, const struct choices *before)
+{
+	const int64_t micro_batches = c->weights.micro_batches;
+	balance_adopt(c);
+	if (are_gradients_right(c, &c->reference))
+		return;
+	turn_choices(c);
+	if (are_gradients_right(c, &c->reference) || c->o.balance != BALANCE_AUTO ||
+		has_stored_balance(c))
+		return;
+	restore_choices(c, before, micro_batches);
+	c->choices.n_tries = 0;
+	if (!balance_suppose(c))
+		return;
+	turn_choices(c);
+	balance_adopt(c);
+	c->choices.supposed = BALANCE_AUTO;
+	if (!are_gradients_right(c, &c->reference))
+		restore_choices(c, before, micro_batches);
+}
+
 int choices_adopt(struct step_check *c, struct err *e)
 {
 	struct choice_check *x = &c->choices;
@@ -222,10 +260,7 @@ int choices_adopt(struct step_check *c, struct err *e)
 		rc = read_seen_gradient(c, i, &c->tensors[i].lost, e);
 	const bool all_tried = has_few_subsets(c);
 	if (!rc) {
-		turn_choices(c);
-		balance_adopt(c);
-		if (c->weights.counted)
-			turn_choices(c);
+		find_choices_and_balance(c, &before);
 		x->n_turned = count_turned(c, before.ids);
 		if (!all_tried && !are_gradients_right(c, &c->reference))
 			choices_widen_bounds(c);

@@ -6,6 +6,12 @@ extern "C" {
 #include "kernels/experts.h"
 }
 
+static dim3 checked_grid(struct group_grid g)
+{
+	BUG_ON(!group_grid_fits(g));
+	return dim3((unsigned)g.x, (unsigned)g.y, (unsigned)g.z);
+}
+
 /* ---- matmuls of the router ------------------------------------------------------------- */
 
 /* y = a b, or y += a b, in fp32, for operands of different types. */
@@ -14,7 +20,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 	mixed_matmul_kernel(struct group_result y, group_operand<SA, ACROSS_A> a,
 		group_operand<SB, ACROSS_B> b, int64_t n_k, bool add)
 {
-	int64_t row = (int64_t)blockIdx.y * GROUP_ROWS;
+	int64_t row = (int64_t)blockIdx.y * GROUP_TILE_ROWS;
 	int64_t col = (int64_t)blockIdx.x * GROUP_COLS;
 	group_sums<float> c = {};
 	a.p += row * (ACROSS_A ? 1 : a.stride);
@@ -33,7 +39,7 @@ template <typename SA, bool ACROSS_A, typename SB, bool ACROSS_B>
 static void launch_mixed(struct device *d, const char *name, struct mat y, struct mat a,
 	struct mat b, int64_t n_k, bool add)
 {
-	typedef group_side<float, SA, ACROSS_A, GROUP_ROWS> rows;
+	typedef group_side<float, SA, ACROSS_A, GROUP_TILE_ROWS> rows;
 	typedef group_side<float, SB, ACROSS_B, GROUP_COLS> cols;
 	const SA *p = (const SA *)a.p;
 	const SB *q = (const SB *)b.p;
@@ -41,8 +47,7 @@ static void launch_mixed(struct device *d, const char *name, struct mat y, struc
 		p, a.cols, y.rows, in_packs(a.cols, rows::N, p)};
 	const group_operand<SB, ACROSS_B> right = {
 		q, b.cols, y.cols, in_packs(b.cols, cols::N, q)};
-	dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-	grid.y = (unsigned)ceil_div(y.rows, GROUP_ROWS);
+	const dim3 grid = checked_grid(matrices_grid(y.rows, y.cols, 1));
 	launch(d, name, grid, GROUP_THREADS, 0,
 		mixed_matmul_kernel<SA, ACROSS_A, SB, ACROSS_B>, group_result_of(y), left,
 		right, n_k, add);
@@ -115,9 +120,7 @@ static __global__ void __launch_bounds__(TABLE_THREADS) list_tiles_kernel(
 struct group_tiles cuda_list_tiles(
 	struct device *d, const struct row_groups *groups, int64_t capacity, int rows)
 {
-	int64_t blocks = groups->n / groups->per_block;
-	/* the maximum: each block but one has a tile that is not full */
-	int64_t n = ceil_div(capacity, rows) + blocks - 1;
+	int64_t n = group_max_tiles(capacity, groups->n / groups->per_block, rows);
 	struct group_tile *tiles =
 		(struct group_tile *)cuda_workspace(d, (size_t)n * sizeof(*tiles));
 	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *groups,
@@ -155,7 +158,8 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	BUG_ON(x.type != w.type || g->n % g->per_block || w.rows % blocks);
 	if (cuda_groups_hopper(d, ACROSS, y, x, w, g))
 		return;
-	const struct group_tiles tiles = cuda_list_tiles(d, g, x.rows, GROUP_ROWS);
+	const struct group_tiles tiles = cuda_list_tiles(d, g, x.rows, GROUP_TILE_ROWS);
+	const dim3 grid = checked_grid(groups_grid(y.cols, tiles.n));
 	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)x.p, *q = (const T *)w.p;
@@ -163,8 +167,6 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 			p, x.cols, 0, in_packs(x.cols, PER_PACK<T>, p)};
 		const group_operand<T, ACROSS> right = {
 			q, w.cols, y.cols, in_packs(w.cols, PER_PACK<T>, q)};
-		dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-		grid.y = (unsigned)tiles.n;
 		launch(d, name, grid, GROUP_THREADS, 0, groups_kernel<T, ACROSS>,
 			group_result_of(y), left, right, w.rows / blocks * w.cols, x.cols,
 			tiles.list);
@@ -187,8 +189,6 @@ void cuda_groups_bwd_x(struct device *d, struct mat dx, struct mat dy, struct ma
 
 /* ---- leaves ---------------------------------------------------------------------------- */
 
-enum { LEAVES_AT_ONCE = 48 }; /* which fit into the arguments of a launch */
-
 struct leaf_args {
 	struct {
 		void *p;
@@ -196,6 +196,7 @@ struct leaf_args {
 		int group, first_col, rows, type;
 	} of[LEAVES_AT_ONCE];
 };
+static_assert(sizeof(struct leaf_args) <= 3 << 10, "a launch has 4 KiB of arguments");
 
 /* dw = dy^T x of the rows of one group. */
 template <typename T>
@@ -204,7 +205,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 		group_operand<T, true> x, const int32_t *offsets)
 {
 	const auto &leaf = leaves.of[blockIdx.z];
-	int64_t row = (int64_t)blockIdx.y * GROUP_ROWS;
+	int64_t row = (int64_t)blockIdx.y * GROUP_TILE_ROWS;
 	int64_t col = (int64_t)blockIdx.x * GROUP_COLS, cols = x.lines;
 	int64_t first = offsets[leaf.group], n_k = offsets[leaf.group + 1] - first;
 	const struct group_result dw = {leaf.p, (enum dtype)leaf.type, cols};
@@ -268,9 +269,7 @@ void cuda_groups_bwd_w(struct device *d, const struct group_leaf *leaves, int n_
 			int n = (int)min64(LEAVES_AT_ONCE, n_leaves - i);
 			int64_t rows;
 			struct leaf_args args = args_of_leaves(leaves + i, n, x, &rows);
-			dim3 grid = grid_of(ceil_div(x.cols, GROUP_COLS));
-			grid.y = (unsigned)ceil_div(rows, GROUP_ROWS);
-			grid.z = (unsigned)n;
+			const dim3 grid = checked_grid(matrices_grid(rows, x.cols, n));
 			launch(d, "groups_bwd_w", grid, GROUP_THREADS, 0,
 				leaves_kernel<T>, args, left, right, groups->offsets);
 		}

@@ -2,13 +2,9 @@
 #pragma once
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/group_grid.h"
 
 struct row_groups; /* experts.h */
-
-/* Rows [row, end) of a tile, which use this block of the weights; an empty range: no tile. */
-struct group_tile {
-	int block, row, end;
-};
 
 /* The tiles of `rows` rows of each group; n: of the list, which is in device memory until the next
  * cuda_workspace(). */

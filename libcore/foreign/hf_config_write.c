@@ -206,7 +206,8 @@ static const char *find_unsupported_router(const struct model *m)
 	bool is_mixtral = class == &hf_classes[HF_MIXTRAL];
 	bool is_uniform = is_mixtral || is_olmoe; /* all layers have equal experts */
 	bool is_qwen2 = class == &hf_classes[HF_QWEN2_MOE];
-	return !is_dots1 && c->router_scale != 1   ? "router-scale"
+	return !is_dots1 && c->router		   ? "router"
+	       : !is_dots1 && c->router_scale != 1 ? "router-scale"
 	       : !is_dots1 && c->router_groups > 1 ? "router-groups"
 	       : is_dots1 && c->moe_every > 1	   ? "moe-every"
 	       : is_dots1 && c->shared_expert_dim % c->expert_dim

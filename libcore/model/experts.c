@@ -20,7 +20,7 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 	int64_t dim = c->dim, n = c->experts, f = c->expert_dim, s = c->shared_expert_dim;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
 	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate,
-	     bias = c->router == ROUTER_SIGMOID;
+	     bias = c->router != ROUTER_SOFTMAX;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"ffn_norm.weight",      dim,       0,   TP_SPLIT_NONE, ROW_NORM,     norm,  &t->norm},
@@ -424,7 +424,8 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
-	const struct router_losses *losses = router_losses(p, m[FRACTIONS], &added);
+	const struct router_losses *losses =
+		router_losses(p, sub->layer, m[FRACTIONS], &added);
 	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c),
 		stream_chunk(p, sub->grads->m[DSHARED], c).p, dgates,
 		slot_ints(p, m[IDS], first), mat_rows(m[GATES], first, rows),

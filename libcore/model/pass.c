@@ -200,6 +200,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	if (!c->decode_rows)
 		copy_positions(p);
 	pass_loss_begin(p);
+	router_reset_load(p);
 }
 
 void pass_release(struct pass *p)
@@ -314,6 +315,7 @@ void acts_alloc(
 	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
 	a->x = a->x_out = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
+	a->slots = router_alloc_slots(p, micro);
 	/* layers without a backward share the activations of the first one of their kind */
 	int64_t lowest = first_backward_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
@@ -437,6 +439,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 {
+	router_forward_begins(p, st, a->slots);
 	if (st->embeds) {
 		store_use(p->store, EMBEDDING_UNIT, layer_unit(st->first));
 		if (runs_layers(p))
@@ -444,6 +447,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 		store_done(p->store, EMBEDDING_UNIT, false);
 	}
 	forward_blocks(p, st, a);
+	router_forward_ends(p, st);
 	if (st->heads)
 		forward_head(p, st, a);
 	else if (a->block->x && runs_layers(p))
@@ -470,6 +474,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	int64_t lowest = first_backward_layer(p, st);
+	router_backward_begins(p, a->slots);
 	struct grad_copy copy = grad_copy_alloc(p, lowest);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));
@@ -488,6 +493,7 @@ void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
 	int64_t lowest = first_backward_layer(p, st);
+	router_backward_begins(p, a->slots);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));

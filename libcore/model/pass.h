@@ -66,6 +66,9 @@ struct acts {
 	struct mat x; /* output of the last block; a backward overwrites a 16-bit one */
 	struct mat
 		dx; /* gradient of the residual stream: of x, after a backward of x_in */
+	/* [expert], integers of 64 bits, for --balance-over model: slots of the layers so far, in
+	 * a backward of all layers; p NULL: not counted. */
+	struct mat slots;
 };
 
 /* A location in a pass: layer, slice and chunk. */
@@ -181,9 +184,10 @@ enum { ROUTER_BALANCE_LOSS, ROUTER_Z_LOSS, N_ROUTER_LOSSES };
 struct router_state {
 	struct exact *
 		losses; /* [N_ROUTER_LOSSES]: sums over rows and layers, without factors */
-	int64_t *slots;	      /* [layer][expert]: slots in this rank's chunks in a step */
-	int64_t *model_slots; /* [expert]: slots of all layers in a micro-batch */
-	float *model_fractions; /* [expert] */
+	int64_t *slots; /* [layer][expert]: slots in this rank's chunks in a step */
+	struct mat model_slots; /* acts.slots of the micro-batch that is computed */
+	float *model_fractions; /* [expert]: of all layers in it */
+	float *load; /* [layer][expert]: fractions of the slots of the step before */
 };
 
 /* The context of forwards and backwards. */

@@ -1,7 +1,7 @@
 /* Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix
  * is its momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration.
- * Embeddings, the head, norms and biases are updated by AdamW. Each of an expert's W1, W3 and W2 is a
- * matrix.
+ * Embeddings, the head, norms and biases are updated by AdamW. W1, W3 and W2 of an expert are one
+ * matrix each.
  *
  * The update is scaled by 0.2 sqrt(max(rows, cols)), the usual root mean square of AdamW's update,
  * to keep AdamW's learning rate and weight decay (Moonlight: Liu et al. 2025, arXiv:2502.16982);

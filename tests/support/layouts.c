@@ -312,6 +312,16 @@ const struct test_layout layouts[] = {
 	{"dots1", "batch=10 fsdp=2 tp=2 zero=3 ep=2 expert-room=4 virtual=tp=4 optimizer=muon"},
 	{"qwen2-moe", "pp=2 fsdp=2 cp=2 zero=2 dtype=bf16 pp-schedule=1f1b optimizer=muon"},
 	{"qwen3-moe", "batch=6 cp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat sp=no ep=4 expert-room=4 offload=grads optimizer=muon"},
+	/* the balance of experts over all layers with a pipeline, and over the batch before */
+	{"olmoe", "pp=2 pp-schedule=gpipe balance-loss=1"},
+	{"olmoe", "batch=10 pp=4 pp-schedule=1f1b balance-loss=1 recompute=full"},
+	{"olmoe", "pp=2 fsdp=2 cp=2 zero=3 pp-schedule=zb-h1 balance-loss=1 dtype=bf16"},
+	{"qwen2-moe", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zbv balance-over=model balance-loss=1"},
+	{"dots1", "pp=2 fsdp=2 cp=2 zero=2 ep=4 expert-room=4 pp-schedule=interleaved balance-over=model balance-loss=1"},
+	{"mixtral", "batch=10 dp=4 ep=4 expert-room=4 balance-over=batch balance-loss=1"},
+	{"qwen3-moe", "pp=2 cp=2 tp=2 zero=1 pp-schedule=interleaved-zb balance-over=batch balance-loss=1 dtype=fp16"},
+	{"dots1", "batch=6 fsdp=3 zero=3 balance-over=batch balance-loss=1 recompute=full"},
+	{"mixtral", "tp=2 batch=6 balance-over=batch balance-loss=1"},
 	/* norms of queries and keys, which all slices share */
 	{"qwen3", "tp=4"},
 	{"qwen3", "tp=2 sp=no virtual=tp=4 recompute=selective"},
@@ -572,7 +582,8 @@ static void roll_arithmetic(struct dice *d, struct str *out, bool experts)
 	choose(d, out, ",,experts-per-token=1,experts-per-token=2,experts-per-token=3");
 	choose(d, out,
 		",balance-loss=0,balance-over=micro-batch;balance-loss=1,"
-		"balance-over=sequence;balance-loss=0.5,balance-over=model;balance-loss=0.5");
+		"balance-over=sequence;balance-loss=0.5,balance-over=model;balance-loss=0.5,"
+		"balance-over=batch;balance-loss=0.5");
 	choose(d, out, ",,router-z-loss=0.1");
 	choose(d, out, ",,shared-expert-dim=8");
 	choose(d, out, ",,router=sigmoid,router=sigmoid;router-bias=0.02");

@@ -55,6 +55,8 @@ static void check_gradients(const struct model_config *c)
 	struct net x;
 	double worst = 0;
 	net_open(&x, c, DEVICE_CPU, PRECISION_FP32, DT_F32);
+	for (int64_t i = 0; x.p.router.load && i < c->layers * c->experts; i++)
+		x.p.router.load[i] = 0.1f * (float)(i % 3);
 	net_step(&x);
 	float **g = xcalloc((size_t)x.m.n_tensors, sizeof(*g));
 	for (int i = 0; i < x.m.n_tensors; i++)
@@ -102,6 +104,8 @@ TEST(balance_losses)
 	check_gradients(&c);
 	c.virtual_degrees = "tp=2,cp=2";
 	c.balance_over = BALANCE_SEQUENCE;
+	check_gradients(&c);
+	c.balance_over = BALANCE_BATCH;
 	check_gradients(&c);
 	c.balance_over = BALANCE_MODEL;
 	check_gradients(&c);
