@@ -258,6 +258,9 @@ struct dialect {
 	/* Tensor names: a scheme, or names of fused tensors; if both are NULL, our names. */
 	const struct scheme *scheme;
 	const struct fused_names *fused;
+	/* Returns the item of one of our tensors, a stack's first one; NULL: it has our name. */
+	const struct torch_item *(*find_item)(
+		const struct torch_names *x, const char *ours);
 	/* Sets the sources of all tensors of the model in a group. */
 	int (*set_sources)(struct placement *x, int group, struct err *e);
 	/* The rest is NULL if the optimizer state has PyTorch's layout, by names or numbers. */

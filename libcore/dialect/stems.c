@@ -253,7 +253,8 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
 	if (!s)
-		return torch_names_find(x, ours);
+		return x->dialect->find_item ? x->dialect->find_item(x, ours)
+					     : torch_names_find(x, ours);
 	const struct torch_item *item =
 		set_their_name(s, ours, 0, name) ? torch_names_find(x, name) : NULL;
 	return !item && set_stack_name(s, ours, name) ? torch_names_find(x, name) : item;
