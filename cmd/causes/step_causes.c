@@ -62,8 +62,7 @@ static bool changes_choices(const struct model *m, const struct variant *v)
 		v->change(&other);
 	bool changes = other.c.experts_per_token != m->c.experts_per_token ||
 		       other.c.router_groups != m->c.router_groups ||
-		       other.c.layers != m->c.layers ||
-		       other.c.router != m->c.router;
+		       other.c.layers != m->c.layers || other.c.router != m->c.router;
 	for (size_t i = 0; i < ARRAY_LEN(v->zeroed); i++)
 		changes |= v->zeroed[i] && strstr(v->zeroed[i], "router");
 	return changes;

@@ -165,8 +165,8 @@ static bool try_alternatives(struct turn_search *s, int64_t at, double max_margi
 	return any;
 }
 
-/* Tries to turn all choices with a margin below max_margin. Returns true if any brings the gradients
- * nearer, and they are not right yet. */
+/* Tries to turn all choices with a margin below max_margin. Returns true if any brings the
+ * gradients nearer, and they are not right yet. */
 static bool sweep(struct turn_search *s, double max_margin)
 {
 	struct step_check *c = s->c;
