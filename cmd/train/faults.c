@@ -1,4 +1,4 @@
-/* Injected faults: slow ranks, and corrupt data. */
+/* Injected faults: slow ranks, corrupt data; flips.c has flipped bits. */
 #include "train/faults.h"
 
 enum { RANDOM_RANK = -1 };
@@ -82,6 +82,7 @@ int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct 
 	int64_t workers = max64(1, o->edit.workers);
 	*f = (struct faults){.delays = NULL};
 	if (faults_parse_delays(&o->inject_delay, &f->delays, &f->n_delays, e) ||
+		flips_open(&f->flips, o, (int)workers * ranks, e) ||
 		parse_corruption(o->corrupt_batch, &f->corruption, e))
 		return -1;
 	for (int i = 0; i < f->n_delays; i++)
@@ -98,6 +99,7 @@ int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct 
 void faults_close(struct faults *f)
 {
 	free(f->delays);
+	flips_release(&f->flips);
 }
 
 /* Fills a window with n random tokens; `sample` is its number in the run. */
@@ -140,14 +142,18 @@ static int32_t *corrupt_windows(const struct faults *f, const struct trainer *t)
 	return windows;
 }
 
-void faults_step(const struct faults *f, struct trainer *t,
-	const struct step_votes *votes, struct step_result *r)
+void faults_step(struct faults *f, struct trainer *t, const struct step_votes *votes,
+	struct step_result *r)
 {
 	struct step_data data;
 	step_load(t, &data);
 	scoped_ptr int32_t *corrupted = corrupt_windows(f, t);
+	const int32_t *windows = corrupted ? corrupted : data.windows;
 	inject_delays(f, t);
-	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
+	if (f->flips.n)
+		flips_step(&f->flips, t, windows, votes, r);
+	else
+		step_run_on(t, windows, votes, r);
 	r->data = data.waited;
 	step_data_free(&data);
 }

@@ -1,4 +1,4 @@
-/* faults: injected delays and corrupt data, to measure and test what they cost. */
+/* faults: injected delays, corrupt data and flipped bits, to measure and test what they cost. */
 #pragma once
 
 #include "engine/step.h"
@@ -18,11 +18,12 @@ struct fault_corruption {
 struct faults {
 	struct fault_delay *delays;
 	int n_delays;
+	struct flips flips;
 	struct fault_corruption corruption;
 };
 
 /* Runs a step with faults: waits before it, or computes it on random windows. Collective. */
-void faults_step(const struct faults *f, struct trainer *t,
+void faults_step(struct faults *f, struct trainer *t,
 	const struct step_votes *votes, struct step_result *r);
 
 /* Parses the options of faults. `ranks`: per worker. Call faults_close() even after an error. */
@@ -32,6 +33,12 @@ void faults_close(struct faults *f);
 /* Parses texts RANK:MS or RANK:MS:PROBABILITY; *list is allocated even on an error. */
 int faults_parse_delays(
 	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
+/* flips.c: parses --inject-flip. `ranks`: of all workers. */
+int flips_open(struct flips *f, const struct train_opts *o, int ranks, struct err *e);
+/* Runs a step with its flips of bits. Collective. */
+void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
+	const struct step_votes *votes, struct step_result *r);
+
 /* Returns the milliseconds by which a rank is delayed in a step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);

@@ -74,11 +74,9 @@ static struct host_mat to_host(struct device *d, struct mat x)
 
 /* ---- activations --------------------------------------------------------------------- */
 
-/* Sets the name of a result in the file: layers.N.NAME, or its parameter's name. */
-static void name_result(const struct model *m, const struct result *x, struct record *to)
+void hashes_name_result(
+	const struct model *m, const struct result *x, char *name, size_t size)
 {
-	char *name = to->sum.name;
-	size_t size = sizeof(to->sum.name);
 	if (x->extent == EXTENT_LEAF)
 		snprintf(name, size, "%s%s", x->name, x->use ? ":output" : "");
 	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
@@ -146,7 +144,7 @@ static void hash_result(void *context, const struct result *x)
 	struct record *to = add_record(
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
 	to->sum.micro = x->extent == EXTENT_LEAF ? x->micro : p->micro.number;
-	name_result(p->m, x, to);
+	hashes_name_result(p->m, x, to->sum.name, sizeof(to->sum.name));
 	if (x->extent != EXTENT_LEAF) {
 		hash_rows(r, x, to);
 		return;

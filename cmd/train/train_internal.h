@@ -29,6 +29,7 @@ struct decision {
 struct meter {
 	double seconds, waited;
 	int64_t sent, read, written;
+	int64_t sent_rows; /* part of `sent`: rows of experts */
 };
 
 struct run_report {
@@ -37,8 +38,8 @@ struct run_report {
 	struct {
 		int64_t steps;
 		double seconds, forward, backward, data, waited, bubble;
-		int64_t sent, read, written; /* bytes */
-	} since;			     /* sums since the last row */
+		int64_t sent, read, written, sent_rows; /* bytes */
+	} since;					/* sums since the last row */
 	double peak_flops;
 	bool stdout_closed;
 	bool journal_incomplete; /* lines could not be written yet */
@@ -99,6 +100,9 @@ struct run_hashes {
 	int64_t n;
 };
 
+/* Writes the name of a result to `name`: layers.N.NAME, or its parameter's name. */
+void hashes_name_result(
+	const struct model *m, const struct result *x, char *name, size_t size);
 /* Sets the steps to hash, and creates the file. Collective over all. */
 int hashes_open(struct run *r, const struct train_opts *o, struct err *e);
 /* Installs the observers that hash the tensors of the next step, if that step is to be hashed. */

@@ -53,6 +53,7 @@ void sum_plan_init(struct sum_plan *p)
 
 void sum_plan_release(struct sum_plan *p)
 {
+	free(p->origin);
 	free(p->sharers);
 	free(p->before);
 }
@@ -64,6 +65,34 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 	int64_t step = round_up(ceil_div(n, p->sharers[shard]), 16);
 	*first = min64(n, step * before);
 	return min64(n, step * (before + 1)) - *first;
+}
+
+/* Returns the number of contiguous elements from element `pos` of the runs on, and their index. */
+static int64_t locate_in_runs(
+	const struct sum_run *run, int n_runs, int64_t pos, int64_t *index)
+{
+	for (int i = 0; i < n_runs; i++) {
+		if (pos < run[i].len) {
+			*index = run[i].pos + pos;
+			return run[i].len - pos;
+		}
+		pos -= run[i].len;
+	}
+	BUG_ON(true);
+}
+
+int64_t sum_locate_in_vector(
+	const struct sum_plan *p, int shard, int64_t pos, int64_t *index)
+{
+	return locate_in_runs(p->shard[shard].run, p->shard[shard].n_runs, pos, index);
+}
+
+int64_t sum_locate(const struct sum_plan *p, int shard, int64_t pos, int64_t *index)
+{
+	int64_t n = sum_locate_in_vector(p, shard, pos, index);
+	return p->n_origin
+		       ? min64(n, locate_in_runs(p->origin, p->n_origin, *index, index))
+		       : n;
 }
 
 /* Returns element `first` (of `width` floats) of a shard in a vector; NULL: it has gaps. */

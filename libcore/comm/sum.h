@@ -41,6 +41,10 @@ struct sum_plan {
 	const struct sum_shard *shard; /* [n_shards] */
 	int n_shards;
 	const int *wants;	 /* [size]: the shard that each rank receives */
+	/* [n_origin]: the runs of a larger vector that this vector consists of, if it is itself a
+	 * piece of a sum; n_origin 0: it is the larger vector */
+	struct sum_run *origin;
+	int n_origin;
 	int levels;		 /* log2 of the leaves per element, see kernels/grid.h */
 	int64_t segment;	 /* elements; 0: sum_plan_init() chooses */
 	struct sum_queue *queue; /* queue of the group, for messages */
@@ -55,6 +59,13 @@ struct sum_plan {
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
 	int *before;	/* [size]: the number of preceding ranks with the same shard */
 };
+
+/* Returns the number of contiguous elements from element `pos` of a packed shard on; *index: the
+ * index of the first one in the whole vector (sum_plan.origin). */
+int64_t sum_locate(const struct sum_plan *p, int shard, int64_t pos, int64_t *index);
+/* Returns the number of contiguous elements; *index: index in the vector of this sum. */
+int64_t sum_locate_in_vector(
+	const struct sum_plan *p, int shard, int64_t pos, int64_t *index);
 
 /* Completes the plan for all its sums; sum_plan_release() frees the memory. */
 void sum_plan_init(struct sum_plan *p);

@@ -337,6 +337,12 @@ static const struct opt options[] = {
 		"Abort the job when a rank has waited this long for other ranks without any "
 		"progress, and print which ranks are missing in which operation (0: wait forever)."},
 
+	{OPT_GROUP, .name = "Silent corruption", .arg = "pt-referee"},
+	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+]:PLACE[:NAME[:BIT]]", NULL,
+		T(inject_flip), 0, .help =
+		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
+		"steps from then on. May be repeated."},
+
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "
 		"every batch. The options of the parallel layout describe one worker. "

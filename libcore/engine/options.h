@@ -126,7 +126,7 @@ struct train_opts {
 	bool graph;
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
-	struct strs inject_delay;
+	struct strs inject_delay, inject_flip;
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
 	/* evaluation and samples */

@@ -91,6 +91,8 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"--nesterov needs --momentum"},
+		{o->inject_flip.n && o->graph,
+			"--inject-flip and --cuda-graph are mutually exclusive"},
 		{o->watchdog > 0 && o->watchdog < 1,
 			"--watchdog: less than a second is too short; give 1 or more, or 0 to turn "
 			"it off"},

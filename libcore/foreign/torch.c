@@ -122,11 +122,12 @@ static int read_stack(struct torch_view *x, const struct tensor_source *s,
 				return -1;
 			continue;
 		}
-		const struct tensor_source expert = {
-			.item = b->item, .layer = at / b->item->dims[1]};
-		if (cache_rows(x, &expert, expert.layer, 1, e))
+		/* (a row of the item is an expert, or all experts of a layer) */
+		const int64_t all = torch_row_size(b->item) / width;
+		const struct tensor_source first = {.item = b->item, .layer = at / all};
+		if (cache_rows(x, &first, first.layer, 1, e))
 			return -1;
-		memcpy(out, x->whole + at % b->item->dims[1] * width,
+		memcpy(out, x->whole + at % all * width,
 			(size_t)(n * width) * sizeof(*out));
 	}
 	return 0;
@@ -296,8 +297,8 @@ static bool is_model_name(const char *name)
 	return false;
 }
 
-/* Returns true for torchtitan's bias of a softmax router, which pt's models lack. Fails if it is not
- * zero, unless the caller ignores that. */
+/* Returns true for torchtitan's bias of a softmax router, which pt's models lack. Fails if it is
+ * not zero, unless the caller ignores that. */
 static bool is_softmax_bias(
 	struct torch_view *x, const struct torch_item *t, const char *name, struct err *e)
 {

@@ -145,6 +145,12 @@ void bucket_sums_release(struct bucket *b);
 /* Returns the number of leaves per element that a rank writes in a turn. */
 int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);
+/* Returns the ranks that keep or round their pieces. */
+static inline const struct sum_group *bucket_owners(const struct bucket *b)
+{
+	return b->sharding->host_run ? b->sums.last : b->sums.first;
+}
+
 /* Returns the memory of a place that a row reads or writes. */
 static inline void *bucket_place(const struct bucket *b, enum reduction_place place)
 {

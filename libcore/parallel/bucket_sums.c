@@ -93,6 +93,21 @@ static void append_runs(struct sum_shard *x, const struct sum_run *run, int n)
 	}
 }
 
+/* Sets the runs of the bucket's vector that elements [first, first + n) of a packed shard are. */
+static void set_origin(
+	struct sum_plan *p, const struct sum_shard *shard, int64_t first, int64_t n)
+{
+	p->origin = xcalloc((size_t)shard->n_runs + 1, sizeof(*p->origin));
+	for (int i = 0; i < shard->n_runs && n > 0; i++) {
+		const struct sum_run *run = &shard->run[i];
+		int64_t skip = min64(first, run->len), len = min64(n, run->len - skip);
+		if (len)
+			p->origin[p->n_origin++] = (struct sum_run){run->pos + skip, len};
+		first -= skip;
+		n -= len;
+	}
+}
+
 /* Makes the groups of two sums. Shard i of the first sum (n_first shards) consists of the shards
  * k of the bucket with k % n_first == i; the second sum divides it into these shards. */
 static void make_two_groups(struct store *s, struct bucket *b, struct mesh_part within,
@@ -115,6 +130,8 @@ static void make_two_groups(struct store *s, struct bucket *b, struct mesh_part 
 		offset += len;
 	}
 	make_sum_group(s, b, &x->across, across, x->last_shard, n_last, n_first);
+	set_origin(&x->across.plan, &x->first_shard[b->sharding->own % n_first], first,
+		own_elements);
 }
 
 /* Makes the groups of ranks for one sum or for two. */
@@ -168,8 +185,7 @@ static void make_plans(struct store *s, struct bucket *b)
 	struct bucket_sums *x = &b->sums;
 	const struct sum_plan *all = &b->all.plan, *first_plan = &x->first->plan;
 	bool two = x->last != x->first, by_host = two && b->sharding->host_run;
-	/* the ranks that round or keep their pieces */
-	const struct sum_plan *owners = by_host ? &x->last->plan : first_plan;
+	const struct sum_plan *owners = &bucket_owners(b)->plan;
 	struct reduction_facts f = {.scheme = by_host ? SCHEME_HOSTS
 					      : two   ? SCHEME_REPLICAS
 						      : SCHEME_ONE,

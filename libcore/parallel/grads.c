@@ -4,7 +4,7 @@
  * leaf is written, while the backward continues. Round-robin, every micro-batch of a unit is
  * reduced as soon as its leaves are written, so units share memory: blocks alternate between two
  * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself. */
-#include "parallel/store_internal.h"
+#include "parallel/store_flip.h"
 
 /* ---- memory ---------------------------------------------------------------------- */
 
@@ -466,6 +466,8 @@ static void add_to_sum(
 static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
 	BUG_ON(++e->n_leaves > b->leaves.per_turn || e->n_expert_leaves);
+	flip_leaf(s, e,
+		b->leaves.per_turn > 1 ? x : mat(leaf_address(s, b, e), x.rows, x.cols));
 	if (b->leaves.per_turn > 1)
 		add_to_sum(s, b, e->pos, x, e->n_leaves > 1);
 }
@@ -510,6 +512,8 @@ static void record_block(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int64_t n = ++e->n_expert_leaves[expert];
+	flip_leaf(
+		s, e, b->leaves.per_turn > 1 ? x : store_leaf_block(s, t, slice, expert));
 	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
 	if (b->leaves.per_turn > 1)
 		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);

@@ -3,7 +3,7 @@
  * The int64 sum of this rank's piece follows all regions of the backend. In each round its blocks
  * are read, added to and written. In the last round they are rounded and written to the region of
  * STORE_GRAD; a sum to which other ranks still add is read back as a whole and completed. */
-#include "parallel/store_internal.h"
+#include "parallel/store_flip.h"
 
 /* Floats per cache line, per int64, and per element of a block (its sum and its rounded value). */
 enum { ALIGN = 16, SUM_FLOATS = 2, ELEMENT_FLOATS = SUM_FLOATS + 1 };
@@ -56,6 +56,8 @@ static uint64_t add_block(struct store *s, struct bucket *b,
 		*busy = enqueue_sum(s, b, false, sum, pos, n,
 			*busy > b->offload.written ? *busy : b->offload.written);
 	offload_wait(s, *busy);
+	if (adds)
+		flip_kept_sum(s, b, sum, pos, n);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
 			.add = adds,

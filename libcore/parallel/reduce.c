@@ -1,7 +1,7 @@
 /* Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
  * The host waits for it before the next turn, before the memory is reused for other leaves or
  * sums, and at the end of the step. A chained row is enqueued at once, after the previous row. */
-#include "parallel/store_internal.h"
+#include "parallel/store_flip.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
 
@@ -41,6 +41,8 @@ static void begin_sum(struct store *s, struct bucket *b, const struct reduction_
 		call.kept = result;
 		call.add = bucket_adds(b, r);
 	}
+	if (call.own)
+		flip_message(s, b, &call);
 	b->sums.now = sum_begin(&call);
 }
 
@@ -50,6 +52,10 @@ static void run_sum(struct store *s, struct bucket *b, const struct reduction_ro
 	bool sums_leaves = r->from == AT_LEAF || r->from == AT_LEAVES;
 	if (sums_leaves)
 		check_leaves(b);
+	if (r->from == AT_LEAVES)
+		flip_leaves_sum(s, b);
+	else if (r->from == AT_KEPT)
+		flip_kept_sum(s, b, b->sums.kept, 0, b->sums.piece);
 	begin_sum(s, b, r,
 		(struct sum_call){.own = bucket_place(b, r->from),
 			.form = sums_leaves ? turn_contributions(b) : NULL});
@@ -81,8 +87,12 @@ static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum
 static void run_round(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *from = bucket_place(b, r->from);
-	if (r->from == AT_LEAVES)
+	if (r->from == AT_LEAVES) {
 		check_leaves(b);
+		flip_leaves_sum(s, b);
+	} else {
+		flip_kept_sum(s, b, from, 0, b->sums.piece);
+	}
 	if (r->over == OVER_SELF)
 		round_in_place(s, b, from);
 	else
@@ -201,6 +211,8 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 	t->now = (t->done[0] + t->done[1]) / t->calls - 1;
 	t->last_round = t->done[use] * (b->by_use ? 2 : 1) == t->n * t->calls;
 	BUG_ON(t->now >= t->n);
+	if (t->now > 0 && b->sums.kept && !is_offloaded(s, STORE_GRAD))
+		flip_kept_sum(s, b, b->sums.kept, 0, b->sums.piece);
 	grads_zero_idle_experts(s, b);
 	b->row = 0;
 	b->end = current_plan(s, b)->n_turn_rows;
@@ -253,4 +265,5 @@ void store_step_end(struct store *s)
 	}
 	run_all_rows(first, end);
 	store_discard_leaves(s);
+	store_flip(s, FLIP_ROUNDED);
 }

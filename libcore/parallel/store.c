@@ -218,6 +218,7 @@ void store_set_grid(struct store *s, int exponent)
 {
 	const struct grid g = {.exponent = exponent};
 	device_put(s->c.device, s->impl->grid, &g, sizeof(g));
+	flips_begin(s->flips);
 }
 
 void store_free(struct store *s)

@@ -8,6 +8,7 @@
 #include "comm/sum.h"
 #include "kernels/kernels.h"
 #include "parallel/context.h"
+#include "parallel/flip.h"
 #include "parallel/microbatch.h"
 #include "parallel/schedule.h"
 #include "parallel/slices.h"
@@ -140,6 +141,7 @@ struct store_bytes {
 
 struct store {
 	struct store_config c;
+	struct flips *flips; /* bits to flip (--inject-flip); NULL: none */
 	struct store_bytes bytes;
 	/* The n_updated parts that this rank updates, then its parts of frozen tensors. All
 	 * replicas of a shard have the same parts. */
@@ -281,3 +283,5 @@ void store_end(struct store *s, int group, int64_t pos, int64_t n, const float *
 /* Recomputes the copies, if any, of the parameters at these positions. */
 void store_refresh_copies(struct store *s, int64_t pos, int64_t n);
 bool store_offloads(const struct store *s, int group);
+/* Flips a bit of this rank's parameters, copies, gradient or first moment, if a flip is due. */
+void store_flip(struct store *s, enum flip_place place);

@@ -8,7 +8,7 @@ setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
 	unset PT_DATA
 	case $BATS_TEST_DESCRIPTION in
-	techniques* | convergence* | fsdp-table* | cp-accumulation* | beyond-memory* | muon* | edit-example*)
+	techniques* | convergence* | fsdp-table* | cp-accumulation* | beyond-memory* | muon* | edit-example* | experts*)
 		for tool in bible gnuplot; do
 			command -v $tool >/dev/null || skip "no $tool"
 		done
@@ -38,11 +38,15 @@ spoil() { # WORD SETTING...
 		says "share/${recipe##*/share/} "
 		[ "$name" != supervise ] || continue
 		echo other >precious/.pt-recipe
-		code_of 64 "$recipe" precious
+		if [ "$name" = replay ]; then
+			DIRECTORY=precious code_of 64 "$recipe" run
+		else
+			code_of 64 "$recipe" precious
+		fi
 		says "$name: cannot work in \"precious\": $name did not make the files there; give another directory"
 		rm precious/.pt-recipe
 		code_of 64 "$recipe" precious
-		reports 64 'unknown option "--overwrite"' "$recipe" --overwrite
+		[ "$name" = replay ] || reports 64 'unknown option "--overwrite"' "$recipe" --overwrite
 	done
 	[ "$(ls -A)" = precious ]
 	[ "$(ls -A precious)" = thesis.txt ]
@@ -212,6 +216,58 @@ rows_of() { # RUN
 	[ "$(awk -F'\t' '$2 == "2e-3" && $3 > 1 && $3 < 5 { printf "%s ", $1 }' whole/table.tsv)" = 'adamw muon ' ]
 	[ "$(wc -l <whole/commands)" -eq 4 ]
 	[ "$(rows_of whole/muon-2e-3-2)" -eq 6 ]
+}
+
+@test "experts: equal FLOPs, a table of runs, a verdict and a picture" {
+	export STEPS=30 SEEDS=1 WINDOWS=2
+	spoil ffn-dim=256 lr=1e-4
+	PATH=$PWD/spoilt:$PATH "$recipes/experts" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	grep -q '^FLOPs per token: dense 3.5424e+06, mixture 3.55469e+06: 0.35 % more' out
+	grep -q '^seed 1: better: ' out
+	[ "$(awk -F'\t' 'NR > 1 && $2 > 5 && $3 > 5 { printf "%s ", $1 }' whole/table.tsv)" = \
+		'dense-1 mixture-1 no-balance balance-sequence ' ]
+	awk -F'\t' '$1 == "dense-1" && $4 != "-" || $1 != "dense-1" && NR > 1 && !($4 > 0.1) { exit 1 }' whole/table.tsv
+	[ -s whole/loss.svg ]
+	grep -q '</html>' whole/report.html
+	# a mixture that is not better, or computes more
+	spoil ffn-dim=128 lr=1e-4
+	PATH=$PWD/spoilt:$PATH code_of 1 "$recipes/experts" whole
+	says 'seed 1: worse: '
+	spoil experts=8 experts-per-token=3
+	PATH=$PWD/spoilt:$PATH code_of 1 "$recipes/experts" whole
+	says '% more'
+	[ ! -e whole/table.tsv ]
+}
+
+@test "replay: a stretch on other ranks is equal, and a step that differs is named with its tensor" {
+	make_shard
+	unset PT_DATA
+	tiny_on 4 -d data.h5 -o run --fsdp 2 --tp 2 -n 9 -c 3 --keep 0 --eval-every 0
+	reports 0 'steps 7 to 9 of run are equal, on 1 ranks; param_hash 0x' "$recipes/replay" run
+	RANKS=3 reports 0 'steps 1 to 6 of run are equal, on 3 ranks' "$recipes/replay" run 0 6 --fsdp 3
+	says "param_hash $(pt-ckpt hash run/checkpoints/step-00000006.h5 | cut -d' ' -f1)"
+	grep -q '^mpiexec -n 3 pt-train .* -n 6 --decay-steps 9 ' replay/commands
+
+	# a state of another run after step 6
+	cp -r run wrong
+	tiny -d data.h5 -o other -n 6 --decay-steps 9 -c 3 --virtual tp=2 --lr 2e-3 --eval-every 0
+	cp other/checkpoints/step-00000006.h5 wrong/checkpoints/
+	reports 1 'the rows are equal, but the state after step 6 of wrong differs' "$recipes/replay" wrong 3 6
+	says 'no tensor differs when both are computed again; the difference is not reproducible'
+	says 'first tensor that differs: model/tok_embeddings.weight: '
+	reports 1 'step 7 of wrong differs; the steps before it are equal' "$recipes/replay" wrong 6 9
+	says 'first tensor that differs: step 7, '
+
+	reports 64 'step-00000004.h5 does not exist; checkpoints: 3 6 9' "$recipes/replay" run 4 9
+	reports 64 'step 9 is not before step 6' "$recipes/replay" run 9 6
+	reports 64 'give two steps, FROM and TO' "$recipes/replay" run 6
+	reports 64 '"data.h5" is not a run with checkpoints' "$recipes/replay" data.h5
+	tiny -d data.h5 --edit-workers 1 -n 2 -o edit --eval-every 0
+	reports 64 'a run with workers of local SGD is not supported' "$recipes/replay" edit
 }
 
 @test "edit-example: each synchronization is told of, and workers end as one" {

@@ -72,7 +72,7 @@ examples() { # PAGE
 	awk 'BEGIN { RS = "" } /^    pt-prepare kjv.txt/' "$BATS_TEST_DIRNAME/../../README.md" >commands
 	[ "$(grep -c '^ *\(mpiexec .*\)\?pt-' commands)" -ge 5 ]
 	for page in pt-prepare.1 pt-train.1 pt-compare.1 pt-ckpt.1 pt-sample.1 pt-collbench.1 \
-		pt-config.5 pt-local-sgd.7 pt-experts.7 pt-torchtitan.7 pt.7 pt-check.1 pt-plan.1; do
+		pt-config.5 pt-local-sgd.7 pt-experts.7 pt-referee.7 pt-torchtitan.7 pt.7 pt-check.1 pt-plan.1; do
 		[ $page != pt-plan.1 ] || echo 'unset PT_LAYERS PT_DIM PT_CONTEXT' >>commands # its models are whole
 		examples "$page" | smaller | sed -E 's/-n 200/-n 40/; s/(-n |PT_STEPS=)(50|100)\b/\110/' |
 			grep -vx 'pt-prepare kjv.txt -o kjv.h5' >"$page.commands" # it exists
