@@ -52,12 +52,12 @@ void balance_begin(struct step_check *c);
 /* With --balance auto, uses the balance loss that makes all gradients right, if there is one. With
  * a balance loss, finds the number of micro-batches if the layout does not determine it. */
 void balance_adopt(struct step_check *c);
-/* With --balance auto, uses the balance loss that fits best, right or not. Returns false if there is
- * none. */
+/* With --balance auto, uses the balance loss that fits best, right or not. Returns false if none
+ * fits. */
 bool balance_suppose(struct step_check *c);
 /* Returns the factor of all gradients that is nearest to the run's, c->seen. */
 double nearest_factor(const struct step_check *c, const struct gradients *g);
-/* Returns true if all gradients in c->seen are within their bounds of g times the nearest factor. */
+/* Returns true if all gradients in c->seen are within their bounds of g times the best factor. */
 bool are_gradients_right(const struct step_check *c, const struct gradients *g);
 /* choices.c */
 /* Counts the choices of experts that rounding may turn. */

@@ -257,15 +257,17 @@ const struct check_verdict *step_verdict(const struct step_check *c)
 		"not decided: the gradients differ, but may have a loss that balances the "
 		"experts; give it, or --balance none",
 		"the loss that balances the experts is unknown"};
-	return c->wrong						    ? &wrong
-	       : c->choices.unknown_balance && !c->choices.too_near ? &balance
-	       : c->choices.undecided				    ? &near
-	       : c->undecided					    ? &undecided
-	       : !c->tested					    ? &unchecked
-	       : c->files.two_runs				    ? &same
-	       : has_gradients_only(c)				    ? &given
-	       : c->has_reference				    ? &right
-								    : &in_part;
+	return c->wrong ? &wrong
+	       : c->choices.unknown_balance && !c->choices.too_near &&
+			       !c->choices.n_hidden
+		       ? &balance
+	       : c->choices.undecided  ? &near
+	       : c->undecided	       ? &undecided
+	       : !c->tested	       ? &unchecked
+	       : c->files.two_runs     ? &same
+	       : has_gradients_only(c) ? &given
+	       : c->has_reference      ? &right
+				       : &in_part;
 }
 
 /* Appends "its scale" or "the update of 3 tensors". */

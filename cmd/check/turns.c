@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-	MAX_TURNS = 300, /* so many turns are tried */
+	MAX_TURNS = 200, /* so many turns are tried */
 	MAX_SWEEPS = 4,	 /* passes over the near choices */
 	MAX_SUBSETS = 6	 /* in fp32, all subsets of so many near choices are tried */
 };
@@ -88,47 +88,91 @@ static void use_choices(struct step_check *c, struct choices *x, struct gradient
 	remove_frozen_gradients(c);
 }
 
-/* Turns a choice if that brings the gradients nearer to the run's. Returns true if it does. */
-static bool try_turn(struct step_check *c, int64_t at, int other, double *nearest)
+/* A search for turned choices. */
+struct turn_search {
+	struct step_check *c;
+	double nearest;	  /* distance of the reference */
+	int64_t sequence; /* whose part of the reference is in `part`; -1: none */
+	struct gradients part;
+};
+
+/* Computes the part of a sequence in the gradients. (The counts of the balance loss are kept.) */
+static void sequence_gradients(const struct step_check *c, struct choices *x,
+	int64_t sequence, struct gradients *g)
 {
+	const struct variant v = {.sequence = (int)sequence, .choices = x};
+	reference_float64(&c->weights, &c->batch, &v, g);
+}
+
+/* Sets s->part to the part of the reference of a sequence. */
+static void set_part(struct turn_search *s, int64_t sequence)
+{
+	struct choices same;
+	if (s->sequence == sequence)
+		return;
+	gradients_free(&s->part);
+	choices_copy(s->c, &same);
+	sequence_gradients(s->c, &same, sequence, &s->part);
+	choices_release(&same);
+	s->sequence = sequence;
+}
+
+/* Adds the reference without s->part to the gradients of a sequence. */
+static void add_other_sequences(const struct turn_search *s, struct gradients *g)
+{
+	const struct gradients *all = &s->c->reference;
+	for (int i = 0; i < g->n; i++)
+		for (int64_t j = 0;
+			g->g[i] && j < tensor_size(&s->c->weights.m.tensors[i]); j++)
+			g->g[i][j] += all->g[i][j] - s->part.g[i][j];
+}
+
+/* Turns a choice if that brings the gradients nearer to the run's. Returns true if it does. */
+static bool try_turn(struct turn_search *s, int64_t at, int other)
+{
+	struct step_check *c = s->c;
+	const int64_t sequence = at % c->choices.all.positions / c->batch.length;
 	struct choices x;
 	struct gradients g;
 	if (c->choices.n_tries++ >= MAX_TURNS)
 		return false;
+	set_part(s, sequence);
 	choices_copy(c, &x);
 	choices_turn(c, &x, at, other);
-	choices_gradients(c, &x, &g);
-	const double distance = distance_from(c, &g);
-	if (distance < *nearest) {
-		*nearest = distance;
-		use_choices(c, &x, &g);
-		return true;
-	}
+	sequence_gradients(c, &x, sequence, &g);
+	add_other_sequences(s, &g);
+	const bool is_nearer = distance_from(c, &g) < s->nearest;
 	gradients_free(&g);
-	choices_release(&x);
-	return false;
+	if (is_nearer) {
+		choices_gradients(c, &x, &g);
+		use_choices(c, &x, &g);
+		s->nearest = distance_from(c, &c->reference);
+		s->sequence = -1;
+	} else {
+		choices_release(&x);
+	}
+	return is_nearer;
 }
 
 /* Tries all alternatives of a choice with a margin below max_margin. Returns true if any brings the
  * gradients nearer. */
-static bool try_alternatives(
-	struct step_check *c, int64_t at, double max_margin, double *nearest)
+static bool try_alternatives(struct turn_search *s, int64_t at, double max_margin)
 {
 	bool any = false;
 	for (int k = 0; k < ALTERNATIVES; k++)
-		if (margin_of_choice(c, at, k) < max_margin)
-			any |= try_turn(c, at, k, nearest);
+		if (margin_of_choice(s->c, at, k) < max_margin)
+			any |= try_turn(s, at, k);
 	return any;
 }
 
-/* Tries to turn all choices with a margin below max_margin. Returns true if any brings the gradients
- * nearer, and they are not right yet. */
-static bool sweep(struct step_check *c, double max_margin, double *nearest)
+/* Tries to turn all choices with a margin below max_margin. Returns true if any brings the
+ * gradients nearer, and they are not right yet. */
+static bool sweep(struct turn_search *s, double max_margin)
 {
+	struct step_check *c = s->c;
 	bool any = false;
 	for (int64_t at = 0; at < count_margins(c); at++) {
-		if (!is_near_choice(c, at) ||
-			!try_alternatives(c, at, max_margin, nearest))
+		if (!is_near_choice(c, at) || !try_alternatives(s, at, max_margin))
 			continue;
 		any = true;
 		if (are_gradients_right(c, &c->reference))
@@ -141,12 +185,13 @@ static bool sweep(struct step_check *c, double max_margin, double *nearest)
 static void turn_one_by_one(struct step_check *c)
 {
 	static const double limits[] = {0.005, 0.02, 0.06};
-	double nearest = distance_from(c, &c->reference);
+	struct turn_search s = {c, distance_from(c, &c->reference), -1, {0}};
 	for (size_t k = 0; k < ARRAY_LEN(limits); k++)
 		for (int i = 0; i < MAX_SWEEPS && !are_gradients_right(c, &c->reference);
 			i++)
-			if (!sweep(c, limits[k], &nearest))
+			if (!sweep(&s, limits[k]))
 				break;
+	gradients_free(&s.part);
 }
 
 /* Tries all subsets of the near choices, until all gradients are right. */

@@ -84,23 +84,6 @@ static int set_blocks(struct placement *x, int group, int i, const char *const n
 	return 0;
 }
 
-/* Fails if a softmax router has a bias, which no other model has and pt does not compute. */
-static int reject_bias(const struct placement *x, const struct tensor *t, struct err *e)
-{
-	int prefix;
-	const bool is_router = text_ends(t->name, ".router.weight");
-	find_row(t->name, &prefix);
-	scoped_ptr char *bias = text_printf("%.*srouter.bias", prefix, t->name);
-	const struct torch_item *item = is_router && x->m->c.router != ROUTER_SIGMOID
-						? titan_find_expert(x->names, bias)
-						: NULL;
-	return item ? err_set(e, EX_UNAVAILABLE,
-			      "%s: %s: a softmax router with a bias is not supported; train "
-			      "with load_balance_coeff None",
-			      x->names->file->path, item->name)
-		    : 0;
-}
-
 int titan_set_expert(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
@@ -122,5 +105,5 @@ int titan_set_expert(struct placement *x, int group, int i, struct err *e)
 	if (!has_shape(item, t->ndim, t->dims[0], t->ndim == 1 ? 1 : t->dims[1]))
 		return report_wrong_shape(x, item, e);
 	*get_source(x, group, i) = (struct tensor_source){.item = item, .layer = -1};
-	return reject_bias(x, t, e);
+	return 0;
 }

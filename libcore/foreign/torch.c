@@ -279,7 +279,8 @@ static int compare_copies(
 static bool is_buffer(const char *name)
 {
 	static const char *const ends[] = {".attn.bias", ".attn.masked_bias",
-		".rotary_emb.inv_freq", "rope.freqs", "freqs_cis", ".rope.cache"};
+		".rotary_emb.inv_freq", "rope.freqs", "freqs_cis", ".rope.cache",
+		".moe.tokens_per_expert", ".moe.tokens_per_expert_E"};
 	for (size_t i = 0; i < ARRAY_LEN(ends); i++)
 		if (text_ends(name, ends[i]))
 			return true;
@@ -294,6 +295,34 @@ static bool is_model_name(const char *name)
 			if (!strncmp(name, *part, strlen(*part)))
 				return true;
 	return false;
+}
+
+/* Returns true for torchtitan's bias of a softmax router, which pt's models lack. Fails if it is
+ * not zero, unless the caller ignores that. */
+static bool is_softmax_bias(
+	struct torch_view *x, const struct torch_item *t, const char *name, struct err *e)
+{
+	enum { MAX_EXPERTS = 4096 };
+	float bias[MAX_EXPERTS];
+	if ((!text_ends(name, ".moe.expert_bias") &&
+		    !text_ends(name, ".moe.expert_bias_E")) ||
+		x->m.c.router != ROUTER_SOFTMAX || t->ndim != 1 ||
+		t->dims[0] > MAX_EXPERTS)
+		return false;
+	if (x->how->ignores_softmax_bias)
+		return true;
+	for (int64_t i = 0; i < t->dims[0]; i++) {
+		if (torch_read(&x->file, t, i, 1, &bias[i], e))
+			return true;
+		if (bias[i] != 0) {
+			err_set(e, EX_UNAVAILABLE,
+				"%s: %s is not zero: a bias of experts is supported only with "
+				"sigmoid scores; with softmax, check the first step",
+				x->file.path, t->name);
+			return true;
+		}
+	}
+	return true;
 }
 
 /* Fails if the file has a tensor that the model lacks. `used`: from list_used_items(). */
@@ -311,6 +340,11 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 			bsearch(&t, used, (size_t)n, sizeof(*used), by_address) ||
 			(d->is_copy && d->is_copy(&x->names, name)))
 			continue;
+		if (is_softmax_bias(x, t, name, e)) {
+			if (e->code)
+				return -1;
+			continue;
+		}
 		bool copy = text_ends(name, "output.weight") ||
 			    text_ends(name, "lm_head.weight");
 		if (x->m.tie && copy ? check_tied(x, t, e)

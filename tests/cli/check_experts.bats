@@ -29,6 +29,18 @@ check() { # CLASS AFTER OPTION...
 	done
 }
 
+@test "torchtitan: names and stacks of its experts, and the bias of the choice" {
+	local titan=$BATS_TEST_DIRNAME/../golden/titan-steps score
+	for score in softmax sigmoid; do
+		reports 0 'verdict: the step is right' pt-check -c "$titan/$score.json" "$titan/$score"-[01].pt \
+			--batch "$titan/batch.pt" --clip 0 -p fp32
+		says 'grads   25 of 25 within bounds'
+	done
+	# a bias of a softmax router counts in the next step's choice, so not in this step's
+	reports 69 'layers.0.moe.expert_bias_E is not zero: a bias of experts is supported only with sigmoid scores' \
+		pt-ckpt verify --model-config "$titan/softmax.json" "$titan/softmax-1.pt"
+}
+
 @test "scores that are all equal: a right step is neither right nor wrong" {
 	BEFORE=ties-0 reports 2 'verdict: not decided: rounding may turn so many choices of experts' check mixtral ties
 	says 'experts 128 choices of a token; 128 may turn by rounding'
