@@ -16,7 +16,8 @@ void flip_leaf(struct store *s, const struct entry *e, struct mat x)
 			(int)dtype_bytes(x.type), e->t->name);
 }
 
-/* Returns the entry that has an element of a bucket's vector; NULL: in a gap, or not named x->name. */
+/* Returns the entry that has an element of a bucket's vector; NULL: in a gap, or not of the tensor
+ * that the flip names. */
 static const struct entry *named_entry_at(
 	const struct flip *x, const struct bucket *b, int64_t index)
 {

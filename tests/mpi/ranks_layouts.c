@@ -8,6 +8,8 @@
  * saved on one layout and goes on on another must end as the one that was never stopped.
  * A third of the layouts do it again with data in which few tokens count in the loss, or stretches.
  *
+ * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
+ *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs. LAYOUTS_STOP=yes: end at the
  * first that fails. LAYOUTS_ONLY=TEXT: those of the table whose options have the text. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
  * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few. */
@@ -141,6 +143,8 @@ static bool steps(
 		}
 		skipped = r.skipped || r.empty;
 		updated |= !skipped;
+		if (r.sums != SUMS_RIGHT)
+			trouble(out, "an alarm of --check-sums");
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
 		out->hash[i] = store_hash(t->store);
@@ -236,6 +240,7 @@ static void add_layout(
 		data ? ", some tokens count" : "");
 	j->data = data;
 	j->ranks = layout_ranks(&j->o);
+	j->o.check_sums = !test_on_cuda() && (n_jobs % 3 == 0 || getenv("CHECK_SUMS"));
 	j->control = control_of(&j->o, data);
 }
 
