@@ -119,7 +119,7 @@ names() { # FLIP TEXT
 	for layout in '1' '2 --dp 2' '3 --fsdp 3' '4 --dp 2 --fsdp 2' '4 --tp 2 --pp 2' '2 --pp 2 --tie yes' \
 		'2 --fsdp 2 --zero 1' '2 --fsdp 2 --offload all --offload-to .' '1 --offload grads --offload-to .' \
 		'2 --cp 2' '2 --fsdp 2 --dtype bf16' '4 --fsdp 2 --tp 2 --fsdp-kind flat' \
-		'2 --fsdp 2 --experts 4 --ep 2' '2 --dp 2 --experts 4'; do
+		'2 --fsdp 2 -a llama --experts 4 --ep 2' '2 --dp 2 -a llama --experts 4'; do
 		# shellcheck disable=SC2086 # one word each
 		clean $layout
 		"${command[@]}" --overwrite -o run --check-sums yes >/dev/null
