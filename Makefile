@@ -171,7 +171,7 @@ $O/%.o: %.cu $O/flags-cuda
 
 # The machine code of kernels with wgmma is checked before it is linked. pt-cuda.so.checked has the result, and
 # tests/bench/gpu_machine packs no library that was not checked.
-HOPPER_OBJ = $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o %/matmul.o %/matmul_hopper.o,$(CUDA_OBJ))
+HOPPER_OBJ = $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o %/matmul.o %/groups_hopper.o %/matmul_hopper.o,$(CUDA_OBJ))
 
 $O/pt-cuda.so: $(CUDA_OBJ)
 	@rm -f $@.checked

@@ -1,13 +1,14 @@
 /* pt-plan: which parallel layout trains a model fastest on a cluster? */
 #include "base/file.h"
-#include "base/json.h"
 #include "options/options.h"
 #include "base/utf8.h"
 #include "plan/network.h"
 #include "comm/comm.h"
+#include "engine/backend.h"
 #include "foreign/foreign.h"
 #include "h5/h5.h"
 #include "kernels/kernels.h"
+#include "parallel/dispatch.h"
 #include "plan/planner.h"
 
 #include <glob.h>
@@ -21,7 +22,7 @@ struct opts {
 	int trainer, target;
 	bool best, explain, details, json, verbose;
 	struct reliability job;
-	double hours;
+	double hours, imbalance;
 	int64_t timeline;
 };
 
@@ -66,6 +67,9 @@ static const struct opt options[] = {
 		"bounds. 0: plan all layouts. -1: plan up to 100 layouts, but fewer if all other "
 		"layouts are bound to be slower or if planning takes longer than a few seconds; "
 		"large models are planned with fewer layers."},
+	{OPT_DOUBLE, 0, "imbalance", "X", "1", O(imbalance), 0, 1, 1e6, .help =
+		"Load of the fullest rank of a mixture of experts with ep, as a multiple of the "
+		"balanced number of rows. expert_rows in the log of a run has this number."},
 	{OPT_GROUP, .name = "Output"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Number of layouts to list, sorted by the middle of the band of the predicted time."},
@@ -154,27 +158,6 @@ static bool is_file(const char *model)
 	return strchr(model, '/') || (strchr(model, '.') && !access(model, F_OK));
 }
 
-/* Returns true if a config.json of Hugging Face has experts. */
-static bool has_experts(const char *path)
-{
-	enum { MAX_BYTES = 1 << 20 };
-	static const char *const keys[] = {
-		"num_experts", "num_local_experts", "n_routed_experts"};
-	scoped_str text = {0};
-	struct err e = {0};
-	struct stat st;
-	if (stat(path, &st) || !S_ISREG(st.st_mode) ||
-		file_read(path, MAX_BYTES, &text, &e)) {
-		die_io(&e);
-		return false;
-	}
-	json_auto_t *root = json_loadb(text.s ? text.s : "", text.len, 0, NULL);
-	bool has = false;
-	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-		has |= json_integer_value(json_object_get(root, keys[i])) > 1;
-	return has;
-}
-
 /* Appends to *path the config.json of Hugging Face that MODEL names by file or directory; nothing
  * if MODEL is a preset or a config file. */
 static void hf_config_path(const char *model, struct str *path)
@@ -197,11 +180,7 @@ static int read_hf_config(const char *path, struct str *settings, struct err *e)
 	int n = 0;
 	scoped_str text = {0};
 	if (convert_config_options(path, &text, e))
-		return has_experts(path)
-			       ? err_set(e, EX_DATAERR,
-					 "%s: models with experts are not supported",
-					 path)
-			       : -1;
+		return -1;
 	for (char *line = text.s, *end; *line; line = end + 1, n++) {
 		char *equals = strstr(line, " = ");
 		end = strchr(line, '\n');
@@ -263,12 +242,7 @@ static int parse_model(
 	int n_left = opts_parse(&train_program, o, argc, (char **)argv, e);
 	if (n_left > 0) /* an operand, which pt-train does not have */
 		return opts_unknown_key_error(&train_program, argv[0], e);
-	if (!n_left)
-		return check_settings(o, e);
-	return is_path && has_experts(words[0])
-		       ? err_set(e, EX_DATAERR,
-				 "%s: models with experts are not supported", words[0])
-		       : -1;
+	return n_left ? -1 : check_settings(o, e);
 }
 
 /* Sets the cluster, the ranks and the memory limit of *r. Returns -1 with *e set. */
@@ -450,6 +424,21 @@ static int check_options(const struct opts *o, struct err *e)
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
+/* Warns about the first listed layout that the device of pt-train rejects. */
+static void warn_rejected(const struct request *r, const struct search *s)
+{
+	struct train_opts o = *r->o;
+	enum device_kind kind;
+	struct err e;
+	for (int64_t i = 0; i < min64(s->n, r->show) && r->trainer == BY_PT; i++) {
+		layout_to_options(&s->best[i].l, &o);
+		if (!backend_choose(&o, &kind, &e))
+			continue;
+		warn("pt-train rejects layouts of this list: %s", e.msg);
+		return;
+	}
+}
+
 /* Prints the results, and to stderr the counts of layouts with --verbose. */
 static int print_results(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct err *e)
@@ -460,16 +449,25 @@ static int print_results(const struct opts *o, const struct request *r,
 	report_counts(s, &counts);
 	if (o->verbose)
 		fputs(counts.s, stderr);
+	warn_rejected(r, s);
 	return rc;
 }
 
-static int reject_experts(const struct model *m, struct err *e)
+/* Rejects trainers whose formulas do not have experts, and a load that would end the run. */
+static int check_experts(
+	const struct request *r, const struct model *m, double imbalance, struct err *e)
 {
-	return m->c.experts
-		       ? err_set(e, EX_UNAVAILABLE,
-				 "--experts is not supported yet: layouts of a mixture of "
-				 "experts cannot be planned")
-		       : 0;
+	if (m->c.experts && r->trainer != BY_PT)
+		return err_set(e, EX_UNAVAILABLE,
+			"--trainer %s: the formulas are for dense models; a mixture of experts "
+			"is planned with --trainer pt only",
+			trainer_names[r->trainer]);
+	if (m->c.experts && r->o->expert_room > 0 && imbalance > r->o->expert_room)
+		return err_set(e, EX_USAGE,
+			"--imbalance %g: a run with expert-room=%g would end; give a larger "
+			"expert-room",
+			imbalance, r->o->expert_room);
+	return 0;
 }
 
 /* Parses the model and the cluster, searches, and prints the layouts. */
@@ -492,10 +490,12 @@ static int plan_and_print(
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||
-		options_model_init(&t, &m, 0, e) || reject_experts(&m, e)) {
+		options_model_init(&t, &m, 0, e) ||
+		check_experts(&r, &m, o->imbalance, e)) {
 		opts_add_origins(&train_program, &t, e);
 		return -1;
 	}
+	dispatch_plan_imbalance(o->imbalance);
 	comm_plan_hosts(r.hosts > 1 ? r.cluster.links.host_ranks : 0,
 		env_switch("PT_SHARED") != 0);
 	int rc = set_batch(o, &t, &m, e) || search_run(&r, &s, e) ||

@@ -19,6 +19,7 @@ struct device_span;
 struct device_speed {
 	double flops[N_DTYPES]; /* per second, by the type of a matmul's operands */
 	double attention; /* FLOPs per second of attention; 0: as a matmul of its type */
+	double experts;	  /* rate of the matmuls of experts over `flops`; 0: 1 */
 	double memory;	  /* bytes per second */
 	double seconds;	  /* seconds of all kernels so far */
 	double counted;	  /* the part of device.flops that `seconds` includes */

@@ -18,14 +18,19 @@
 
 struct update; /* optimizer.h */
 
-enum router_kind { ROUTER_SOFTMAX, ROUTER_SIGMOID };
+enum router_kind {
+	ROUTER_SOFTMAX,
+#define SCORE(id, ...) ROUTER_##id,
+#include "kernels/scores.h"
+	N_ROUTER_KINDS
+};
 
 enum { MAX_ROUTER_EXPERTS = 1024, MAX_EXPERTS_PER_ROW = 64 };
 
-/* How a row chooses its experts. z = wr h; the scores are p = softmax(z) or s = sigmoid(z). The k
- * experts with the largest scores are chosen, the lowest index at a tie; with a bias, those with
- * the largest score + bias, though gates are functions of the scores alone. NaN counts as -infinity
- * in the choice; then all gates of the row are NaN.
+/* How a row chooses its experts. z = wr h; the scores are p = softmax(z), or a function of each
+ * logit (scores.h) such as s = sigmoid(z). The k experts with the largest scores are chosen, the
+ * lowest index at a tie; with a bias, those with the largest score + bias; gates are functions of
+ * the scores alone. NaN counts as -infinity in the choice; then all gates of the row are NaN.
  *
  * With groups, the experts are `groups` runs of E / groups, and the choice is among the experts of
  * the `top_groups` groups with the largest sums of their two best scores + bias. */
@@ -44,7 +49,7 @@ struct router {
 
 /* Losses of the router, as additions to the gradient of z and as values. Set s of f is for rows i
  * with (first_row + i) / seq_rows = s; seq_rows 0: one set for all rows.
- *	balance: E times the sum of f[e] p[e] over e, with p = s / sum of s for ROUTER_SIGMOID
+ *	balance: E times the sum of f[e] p[e] over e, with p = s / sum of s without softmax
  *	z-loss:  lse^2 */
 struct router_losses {
 	const float *
@@ -141,9 +146,10 @@ KERNEL(void, expert_act_bwd, struct device *d, enum act_kind kind, struct mat da
 /* sums[s / per_sum][e] = (add ? sums : 0) + counts[s][e] for n_sets sets of counts. */
 KERNEL(void, counts_sum, struct device *d, int64_t *sums, const int32_t *counts,
 	int64_t n_sets, int64_t per_sum, int64_t experts, bool add)
-/* f[s][e] = counts[s][e] / their sum over e, rounded once; 1 / E if the sum is 0. */
+/* f[s][e] = counts[s][e] / their sum over e, rounded once; 1 / E if the sum is 0. Changes nothing if
+ * update, which may be NULL, is off. */
 KERNEL(void, counts_fractions, struct device *d, float *f, const int64_t *counts,
-	int64_t n_sets, int64_t experts)
+	int64_t n_sets, int64_t experts, const struct update *update)
 /* Balance without a loss (Wang et al. 2024): bias[e] += rate * sign(sum of counts - E counts[e]);
  * with `center`, less the mean of these additions. Changes nothing if update, which may be NULL, is
  * off. */

@@ -39,6 +39,8 @@ static double traffic_bytes(const struct kernel_call *c)
 	case KERNEL_narrow_scaled:
 	case KERNEL_widen_scaled:
 		return all + size;
+	case KERNEL_groups_bwd_w: /* leaves of equal size */
+		return all + (double)((c->n[0] - 1) * mat_bytes(c->m[0]));
 	case KERNEL_adamw: /* parameters, gradient, two moments or none */
 	case KERNEL_sgd:
 	case KERNEL_muon_momentum:
@@ -56,6 +58,24 @@ static double traffic_bytes(const struct kernel_call *c)
 	}
 }
 
+static bool is_group_kernel(enum kernel_id id)
+{
+	return id == KERNEL_groups_fwd || id == KERNEL_groups_bwd_x ||
+	       id == KERNEL_groups_bwd_w;
+}
+
+/* Returns the work of a matmul of groups, with the rows that fill up tiles, over its FLOPs. The
+ * last tile of a group is half full on average. A CPU computes few rows more. */
+static double padded_fraction(const struct device *d, const struct kernel_call *c)
+{
+	enum { TILE_ROWS = 64, TILE_TERMS = 32 }; /* kernels/cuda/group_tiles.h */
+	bool is_leaf = c->kernel == KERNEL_groups_bwd_w;
+	double tile = is_leaf ? TILE_TERMS : TILE_ROWS;
+	double rows = (double)c->m[1].rows / (double)c->n[is_leaf ? 1 : 0];
+	double padded = rows + tile / 2 > tile ? rows + tile / 2 : tile;
+	return d->discrete && rows > 0 ? padded / rows : 1;
+}
+
 /* Adds the time that the call would take, and counts the FLOPs since the last call as timed. */
 static void add_call_time(struct device *d, const struct kernel_call *c)
 {
@@ -65,6 +85,8 @@ static void add_call_time(struct device *d, const struct kernel_call *c)
 	double rate = is_attention && s->attention > 0 ? s->attention
 						       : s->flops[operand_type(c)];
 	double work = flops > 0 ? flops / rate : 0;
+	if (is_group_kernel(c->kernel))
+		work *= padded_fraction(d, c) / (s->experts > 0 ? s->experts : 1);
 	s->seconds += work > bytes ? work : bytes;
 	s->counted = d->flops;
 }

@@ -47,7 +47,7 @@ static int64_t in_reverse(int64_t i, int64_t n)
 static struct router call_router(const struct trial *t, int64_t experts, int64_t rows)
 {
 	const int64_t *n = t->c->n;
-	return (struct router){.kind = n[0] / 2 ? ROUTER_SIGMOID : ROUTER_SOFTMAX,
+	return (struct router){.kind = (enum router_kind)(n[0] / 2),
 		.normalize = n[0] % 2,
 		.scale = 1.5f,
 		.experts = experts,
@@ -360,7 +360,7 @@ void try_counts_fractions(struct trial *t)
 	int64_t sets = min64(t->c->n[0], EXPERT_ROWS), experts = t->c->n[1];
 	struct trial_pair counts = make_counts(t, sets * experts);
 	struct trial_pair f = add_vector(t, "fractions", sets * experts);
-	BOTH(t, counts_fractions, f.m[s].p, counts.m[s].p, sets, experts);
+	BOTH(t, counts_fractions, f.m[s].p, counts.m[s].p, sets, experts, NULL);
 }
 
 void try_bias_balance(struct trial *t)

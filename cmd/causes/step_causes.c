@@ -54,6 +54,21 @@ bool set_screen(struct cause_search *s)
 	return true;
 }
 
+/* Returns true if a variant changes which experts a token may choose. */
+static bool changes_choices(const struct model *m, const struct variant *v)
+{
+	struct model other = *m;
+	if (v->change)
+		v->change(&other);
+	bool changes = other.c.experts_per_token != m->c.experts_per_token ||
+		       other.c.router_groups != m->c.router_groups ||
+		       other.c.layers != m->c.layers ||
+		       other.c.router != m->c.router;
+	for (size_t i = 0; i < ARRAY_LEN(v->zeroed); i++)
+		changes |= v->zeroed[i] && strstr(v->zeroed[i], "router");
+	return changes;
+}
+
 void variant_gradients(
 	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
@@ -61,7 +76,8 @@ void variant_gradients(
 	v.sequence = -1;
 	struct choices turned = s->c->choices.all;
 	turned.replay = true;
-	if (s->c->choices.n_turned)
+	turned.mass = NULL;
+	if (s->c->choices.n_turned && !changes_choices(&s->c->weights.m, &v))
 		v.choices = &turned;
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }

@@ -38,13 +38,19 @@ void balance_set(struct step_check *c, enum balance_form form, double coefficien
 	c->weights.counted = coefficient > 0 ? &c->choices.all : NULL;
 }
 
+bool has_stored_balance(const struct step_check *c)
+{
+	const struct ckpt_view *v = &c->files.after;
+	return !strcmp(v->format, "pt") && strstr(v->config.s, "balance-loss");
+}
+
 void balance_begin(struct step_check *c)
 {
 	const struct check_opts *o = &c->o;
 	const int64_t micro = o->dp * o->fsdp * o->accumulation;
 	struct model_config *m = &c->weights.m.c;
 	c->weights.micro_batches = c->batch.n % micro ? 1 : micro;
-	if (o->balance == BALANCE_AUTO && !strcmp(c->files.after.format, "pt")) {
+	if (o->balance == BALANCE_AUTO && has_stored_balance(c)) {
 		c->weights.counted = m->balance_loss > 0 ? &c->choices.all : NULL;
 		return;
 	}
@@ -101,17 +107,30 @@ static struct fit fit_gradients(const struct step_check *c, const struct gradien
 	return f;
 }
 
-/* Returns true if all gradients are within their bounds, after the factor. */
-static bool are_all_right(
-	const struct step_check *c, const struct gradients *g, double factor)
+double nearest_factor(const struct step_check *c, const struct gradients *g)
 {
+	double ab = 0, bb = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct products p = products_of(
+			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
+		ab += c->tensors[i].frozen ? 0 : p.ab;
+		bb += c->tensors[i].frozen ? 0 : p.bb;
+	}
+	return bb > 0 ? ab / bb : 1;
+}
+
+bool are_gradients_right(const struct step_check *c, const struct gradients *g)
+{
+	const double factor = nearest_factor(c, g);
+
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->tensors[i];
 		const struct products p =
 			products_of(c->seen[i], g->g[x->in_model], x->n);
-		const double norm = c->reference.norm;
+		const double norm = c->reference.norm, size = fabs(factor) * sqrt(p.bb);
+		const double rounding = size > 0 ? 2 * x->lost * sqrt(p.aa) / size : 0;
 		if (!x->frozen && p.bb > 1e-14 * norm * norm && x->gradient.bound < 0.5 &&
-			!(residual_of(&p, factor) <= x->gradient.bound))
+			!(residual_of(&p, factor) <= x->gradient.bound + rounding))
 			return false;
 	}
 	return true;
@@ -127,29 +146,33 @@ struct candidate {
 /* Fits all forms with the current number of micro-batches, and keeps the best one. */
 static void try_forms(struct step_check *c, struct candidate *best)
 {
+	struct gradients zero;
+	balance_gradients(c, BALANCE_NONE, 0, &zero);
 	for (int form = BALANCE_HF; form < N_BALANCE_FORMS; form++) {
 		struct gradients one;
 		balance_gradients(c, (enum balance_form)form, 1, &one);
-		const struct fit f = fit_gradients(c, &c->reference, &one);
+		const struct fit f = fit_gradients(c, &zero, &one);
 		if (f.residual < 0.9 * best->residual && f.of_zero > 0 && f.of_one > 0)
 			*best = (struct candidate){(enum balance_form)form,
 				c->weights.micro_batches, f.of_one / f.of_zero, f.of_zero,
 				f.residual};
 		gradients_free(&one);
 	}
+	gradients_free(&zero);
 }
 
-/* Returns the factor of all gradients that is nearest to the run's. */
-static double nearest_factor(const struct step_check *c, const struct gradients *g)
+/* Adds a note about the balance loss that the gradients have. */
+static void report_balance(
+	struct step_check *c, enum balance_form form, double coefficient)
 {
-	double ab = 0, bb = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct products p = products_of(
-			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
-		ab += c->tensors[i].frozen ? 0 : p.ab;
-		bb += c->tensors[i].frozen ? 0 : p.bb;
-	}
-	return bb > 0 ? ab / bb : 1;
+	const int64_t micro_batches = c->weights.micro_batches;
+	scoped_str parts = {0};
+	if (micro_batches > 1 && form != BALANCE_DEEPSEEK)
+		str_printf(&parts, ", of each of %lld micro-batches",
+			(long long)micro_batches);
+	add_finding(c, FINDING_NOTE, NULL,
+		"the gradients have a loss that balances the experts: --balance %s=%.3g%s",
+		balance_forms[form], coefficient, parts.s ? parts.s : "");
 }
 
 /* Uses a balance loss if all gradients are then right. Returns true if they are. */
@@ -158,7 +181,7 @@ static bool use_if_right(struct step_check *c, const struct candidate *x)
 	struct gradients g;
 	c->weights.micro_batches = x->micro_batches;
 	balance_gradients(c, x->form, x->coefficient, &g);
-	if (!are_all_right(c, &g, nearest_factor(c, &g))) {
+	if (!are_gradients_right(c, &g)) {
 		gradients_free(&g);
 		return false;
 	}
@@ -166,13 +189,36 @@ static bool use_if_right(struct step_check *c, const struct candidate *x)
 	c->reference = g;
 	balance_set(c, x->form, x->coefficient);
 	remove_frozen_gradients(c);
-	scoped_str parts = {0};
-	if (x->micro_batches > 1 && x->form != BALANCE_DEEPSEEK)
-		str_printf(&parts, ", of each of %lld micro-batches",
-			(long long)x->micro_batches);
-	add_finding(c, FINDING_NOTE, NULL,
-		"the gradients have a loss that balances the experts: --balance %s=%.3g%s",
-		balance_forms[x->form], x->coefficient, parts.s ? parts.s : "");
+	report_balance(c, x->form, x->coefficient);
+	return true;
+}
+
+/* Returns true if nothing says whether the run has a balance loss. */
+static bool is_balance_open(const struct step_check *c)
+{
+	return c->o.balance == BALANCE_AUTO && !has_stored_balance(c);
+}
+
+bool balance_suppose(struct step_check *c)
+{
+	const int64_t begin = c->weights.micro_batches;
+	const bool is_known = c->o.dp * c->o.fsdp * c->o.accumulation > 1;
+	struct candidate best = {.residual = INFINITY};
+	if (!is_balance_open(c))
+		return false;
+	for (int64_t n = begin; n <= (is_known ? begin : c->batch.n); n++) {
+		c->weights.micro_batches = n;
+		if (c->batch.n % n == 0)
+			try_forms(c, &best);
+	}
+	c->weights.micro_batches = isfinite(best.residual) ? best.micro_batches : begin;
+	if (!isfinite(best.residual))
+		return false;
+	gradients_free(&c->reference);
+	balance_gradients(c, best.form, best.coefficient, &c->reference);
+	balance_set(c, best.form, best.coefficient);
+	remove_frozen_gradients(c);
+	c->choices.supposed = best.form;
 	return true;
 }
 
@@ -199,21 +245,16 @@ static void try_balance_losses(struct step_check *c)
 		c->weights.micro_batches = begin;
 }
 
-int balance_adopt(struct step_check *c, struct err *e)
+void balance_adopt(struct step_check *c)
 {
-	double lost;
-	int rc = 0;
-	const bool is_of_file = c->o.balance == BALANCE_AUTO && c->weights.counted;
-	if (!c->weights.m.c.experts || c->o.balance == BALANCE_NONE || is_of_file)
-		return 0;
-	c->seen = xcalloc((size_t)c->n + 1, sizeof(*c->seen));
-	for (int i = 0; i < c->n && !rc; i++)
-		rc = read_seen_gradient(c, i, &lost, e);
-	if (!rc && !are_all_right(c, &c->reference, nearest_factor(c, &c->reference)))
+	const struct model_config *m = &c->weights.m.c;
+	const double each =
+		c->choices.supposed == BALANCE_HF ? (double)m->experts_per_token : 1;
+	const bool is_given = c->o.balance > BALANCE_NONE;
+	if (!is_given && !is_balance_open(c))
+		return;
+	if (!are_gradients_right(c, &c->reference))
 		try_balance_losses(c);
-	for (int i = 0; i < c->n; i++)
-		free(c->seen[i]);
-	free(c->seen);
-	c->seen = NULL;
-	return rc ? -1 : 0;
+	else if (c->choices.supposed)
+		report_balance(c, c->choices.supposed, m->balance_loss / each);
 }

@@ -70,11 +70,13 @@ struct tensor_check {
 	double factor; /* projection on the reference gradient, relative to the common factor */
 	struct distance gradient, moments, update;
 	double factor_bound; /* maximum |factor - 1| */
-	bool frozen;	     /* not trained by the run */
-	bool buffer;	     /* frozen, but the run may change it: a router's bias */
-	bool zero;	     /* its gradient should be zero except for rounding */
-	double lr_scale;     /* relative to the run's learning rate, from the options */
-	double lr, decay;    /* learning rate and decay that explain the update */
+	double near_change;  /* part of gradient.bound: what near choices may change */
+	double lost;	  /* relative rounding of the gradient that the optimizer saw */
+	bool frozen;	  /* not trained by the run */
+	bool buffer;	  /* frozen, but the run may change it: a router's bias */
+	bool zero;	  /* its gradient should be zero except for rounding */
+	double lr_scale;  /* relative to the run's learning rate, from the options */
+	double lr, decay; /* learning rate and decay that explain the update */
 	struct update_sums {
 		double uu, pp,
 			left; /* squares: AdamW's direction, parameters, unexplained rest */

@@ -8,9 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Up to MAX_TRIED near choices are tried one by one, if the run was in fp32. */
-enum { MAX_TRIED = 8 };
-/* Otherwise the changes by so many groups of near choices are measured. */
+/* The changes by so many groups of near choices are measured. */
 enum { GROUPS = 16 };
 /* In bf16, the bounds include the effect of near choices, up to this fraction of all choices. */
 static const double max_share = 0.3;
@@ -18,33 +16,19 @@ static const double max_share = 0.3;
 /* The relative errors of a router's input and logits, times 5 to 10, in fp32, autocast and bf16. */
 static const double near_margins[] = {2e-5, 0.06, 0.06};
 
-static int64_t count_margins(const struct step_check *c)
+int64_t count_margins(const struct step_check *c)
 {
 	return c->weights.m.c.layers * c->choices.all.positions;
 }
 
-static bool is_near(const struct step_check *c, int64_t at)
+double margin_of_choice(const struct step_check *c, int64_t at, int other)
 {
-	return c->choices.all.margin[at] < near_margins[c->o.precision];
+	return c->choices.all.margin[at * ALTERNATIVES + other];
 }
 
-/* Replaces a choice by the next best one. */
-static void turn(const struct step_check *c, struct choices *x, int64_t at)
+bool is_near_choice(const struct step_check *c, int64_t at)
 {
-	const int64_t k = c->weights.m.c.experts_per_token;
-	memcpy(x->ids + at * k, c->choices.all.other + at * k,
-		(size_t)k * sizeof(*x->ids));
-}
-
-static struct choices copy_choices(const struct step_check *c)
-{
-	struct choices x;
-	choices_init(&x, &c->weights.m, &c->batch);
-	memcpy(x.ids, c->choices.all.ids,
-		(size_t)(count_margins(c) * c->weights.m.c.experts_per_token) *
-			sizeof(*x.ids));
-	x.replay = true;
-	return x;
+	return margin_of_choice(c, at, 0) < near_margins[c->o.precision];
 }
 
 void choices_count(struct step_check *c)
@@ -54,19 +38,11 @@ void choices_count(struct step_check *c)
 	x->loss_change = x->scale_change = 0;
 	for (int64_t i = 0; x->all.margin && i < count_margins(c); i++) {
 		x->n += layer_has_experts(&c->weights.m.c, i / x->all.positions);
-		x->n_near += is_near(c, i);
+		x->n_near += is_near_choice(c, i);
 	}
 	x->too_near = c->o.precision == RUN_FP32
 			      ? x->n_near > MAX_TRIED
 			      : (double)x->n_near > max_share * (double)x->n;
-}
-
-/* Computes the gradients with given choices. */
-static void gradients_with(
-	const struct step_check *c, struct choices *x, struct gradients *g)
-{
-	const struct variant v = {.sequence = -1, .choices = x};
-	reference_float64(&c->weights, &c->batch, &v, g);
 }
 
 /* Squared changes of the gradients by groups of near choices. */
@@ -76,16 +52,16 @@ struct changes {
 };
 
 /* Adds the squared changes by the near choices i of a group: those with i % GROUPS = group. */
-static void add_group_changes(
-	const struct step_check *c, int64_t group, struct changes *s)
+static void add_group_changes(struct step_check *c, int64_t group, struct changes *s)
 {
-	struct choices turned = copy_choices(c);
+	struct choices turned;
 	struct gradients g;
 	double ab = 0, bb = 0;
+	choices_copy(c, &turned);
 	for (int64_t i = 0, n = 0; i < count_margins(c); i++)
-		if (is_near(c, i) && n++ % GROUPS == group)
-			turn(c, &turned, i);
-	gradients_with(c, &turned, &g);
+		if (is_near_choice(c, i) && n++ % GROUPS == group)
+			choices_turn(c, &turned, i, 0);
+	choices_gradients(c, &turned, &g);
 	for (int i = 0; i < c->n; i++) {
 		const int k = c->tensors[i].in_model;
 		const struct products p =
@@ -109,97 +85,59 @@ void choices_widen_bounds(struct step_check *c)
 	 * the root of the sum of squares is expected, and all of it if one change dominates. */
 	const double times = 1.5;
 	struct choice_check *x = &c->choices;
-	if (!x->n_near || (c->o.precision == RUN_FP32 && !x->too_near))
+	if (!x->n_near)
 		return;
+	x->is_widened = true;
 	struct changes s = {.distance = xcalloc(2 * (size_t)c->n + 1, sizeof(double))};
 	s.factor = s.distance + c->n;
 	for (int64_t group = 0; group < min64(GROUPS, x->n_near); group++)
 		add_group_changes(c, group, &s);
 	for (int i = 0; i < c->n; i++) {
-		c->tensors[i].gradient.bound += times * sqrt(s.distance[i]);
-		c->tensors[i].factor_bound += times * sqrt(s.distance[i]);
+		const double bound = c->tensors[i].gradient.bound;
+		c->tensors[i].near_change = times * sqrt(s.distance[i]);
+		c->tensors[i].gradient.bound += c->tensors[i].near_change;
+		x->n_hidden += bound < 0.5 && !(c->tensors[i].gradient.bound < 0.5);
+		c->tensors[i].factor_bound += c->tensors[i].near_change;
 		s.factor[i] = sqrt(s.factor[i]);
 	}
 	x->scale_change = times * fmax(median(s.factor, c->n), sqrt(s.scale));
 	x->loss_change = times * sqrt(s.loss);
+	c->loss_bound += x->loss_change;
 	free(s.distance);
 }
 
-/* Returns the squared sine of the angle between the run's gradients and g, over all tensors. */
-static double squared_sine(const struct step_check *c, const struct gradients *g)
+/* Returns true if another beta1 was solved for: then all other findings depend on the gradients. */
+static bool has_other_beta1(const struct step_check *c)
 {
-	double aa = 0, bb = 0, ab = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct products p = products_of(
-			c->seen[i], g->g[c->tensors[i].in_model], c->tensors[i].n);
-		if (c->tensors[i].frozen || !isfinite(p.aa))
-			continue;
-		aa += p.aa;
-		bb += p.bb;
-		ab += p.ab;
-	}
-	return aa > 0 && bb > 0 ? 1 - ab / aa * ab / bb : 1;
+	bool found = false;
+	for (int i = 0; i < c->n_findings; i++)
+		found |= c->findings[i].kind == FINDING_STEP &&
+			 strstr(c->findings[i].text, "as if beta1");
+	return found;
 }
 
-/* Turns each near choice, and keeps those that bring the gradients nearer to the run's. */
-static void try_near_choices(struct step_check *c)
-{
-	struct choice_check *x = &c->choices;
-	struct choices turned = copy_choices(c);
-	const int64_t k = c->weights.m.c.experts_per_token;
-	double nearest = squared_sine(c, &c->reference);
-	for (int64_t i = 0; i < count_margins(c); i++) {
-		struct gradients g;
-		if (!is_near(c, i))
-			continue;
-		turn(c, &turned, i);
-		gradients_with(c, &turned, &g);
-		double sine = squared_sine(c, &g);
-		if (sine < nearest) {
-			nearest = sine;
-			x->n_turned++;
-			gradients_free(&c->reference);
-			c->reference = g;
-			continue;
-		}
-		gradients_free(&g);
-		memcpy(turned.ids + i * k, x->all.ids + i * k,
-			(size_t)k * sizeof(*turned.ids));
-	}
-	memcpy(x->all.ids, turned.ids,
-		(size_t)(count_margins(c) * k) * sizeof(*turned.ids));
-	choices_release(&turned);
-}
-
-int choices_adopt(struct step_check *c, struct err *e)
-{
-	const double close_enough = 1e-11; /* (5e-6)^2 is a right run in fp32 */
-	double lost;
-	int rc = 0;
-	if (c->o.precision != RUN_FP32 || !c->choices.n_near || c->choices.too_near)
-		return 0;
-	c->seen = xcalloc((size_t)c->n + 1, sizeof(*c->seen));
-	for (int i = 0; i < c->n && !rc; i++)
-		rc = read_seen_gradient(c, i, &lost, e);
-	if (!rc && squared_sine(c, &c->reference) > close_enough) {
-		try_near_choices(c);
-		remove_frozen_gradients(c);
-	}
-	for (int i = 0; i < c->n; i++)
-		free(c->seen[i]);
-	free(c->seen);
-	c->seen = NULL;
-	return rc ? -1 : 0;
-}
-
-/* Returns true for a finding that a wrong choice of experts may explain, or an unknown balance loss. */
-static bool may_follow(const struct finding *f)
+/* Returns true for a finding that a turned choice may explain, or an unknown balance loss. */
+static bool may_follow(const struct finding *f, bool other_beta1)
 {
 	return f->kind == FINDING_GRADIENT || f->kind == FINDING_ZERO ||
-	       f->kind == FINDING_MOMENTS || f->kind == FINDING_UPDATE ||
 	       f->kind == FINDING_LOSS || f->kind == FINDING_SCALE ||
-	       f->kind == FINDING_CLIP || f->kind == FINDING_BETA2 ||
-	       f->kind == FINDING_STEP;
+	       f->kind == FINDING_CLIP ||
+	       (other_beta1 &&
+		       (f->kind == FINDING_MOMENTS || f->kind == FINDING_UPDATE ||
+			       f->kind == FINDING_BETA2 || f->kind == FINDING_STEP));
+}
+
+/* Returns true if a gradient is so far off that no near choices explain it: the changes by all
+ * GROUPS add up to at most 4 / 1.5 of what the bound has. */
+static bool is_beyond_choices(const struct step_check *c)
+{
+	bool found = false;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->tensors[i];
+		found |= x->gradient.tested && x->gradient.wrong &&
+			 x->gradient.value > x->gradient.bound + 3 * x->near_change;
+	}
+	return found;
 }
 
 /* Returns true if the run may have a balance loss that is not known. */
@@ -207,29 +145,28 @@ static bool is_balance_unknown(const struct step_check *c)
 {
 	const struct model_config *m = &c->weights.m.c;
 	return m->experts && c->o.balance == BALANCE_AUTO && !(m->balance_loss > 0) &&
-	       strcmp(c->files.after.format, "pt") != 0;
+	       !has_stored_balance(c);
 }
 
 void choices_conclude(struct step_check *c)
 {
-	bool any_tested = false, unknown = is_balance_unknown(c);
-	for (int i = 0; i < c->n; i++)
-		any_tested |= c->tensors[i].gradient.tested;
-	/* (in bf16, the bounds say how much is known) */
-	c->choices.undecided =
-		c->choices.n_near &&
-		(!any_tested || (c->choices.too_near && c->o.precision == RUN_FP32));
-	if (!c->choices.n_near && !unknown)
+	struct choice_check *x = &c->choices;
+	const bool unknown = is_balance_unknown(c), other_beta1 = has_other_beta1(c);
+	const bool may_turn = x->is_widened && !is_beyond_choices(c);
+	/* (otherwise the bounds say how much is known) */
+	x->undecided = may_turn && (x->n_hidden || x->too_near);
+	if (!may_turn && !unknown)
 		return;
 	c->wrong = false;
 	for (int i = 0; i < c->n_findings; i++) {
 		struct finding *f = &c->findings[i];
-		c->choices.undecided |= c->choices.n_near && may_follow(f);
-		c->choices.unknown_balance |= unknown && may_follow(f);
-		f->kind = may_follow(f) ? FINDING_NOTE : f->kind;
+		const bool follows = may_follow(f, other_beta1);
+		x->undecided |= may_turn && follows;
+		x->unknown_balance |= unknown && follows;
+		f->kind = follows ? FINDING_NOTE : f->kind;
 		c->wrong |= !is_note(f);
 	}
-	c->choices.undecided |= c->choices.unknown_balance;
+	x->undecided |= x->unknown_balance;
 }
 
 void append_choices_line(const struct step_check *c, struct str *out)

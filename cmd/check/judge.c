@@ -100,8 +100,8 @@ static int set_bounds(struct step_check *c, struct err *e)
 	const char *why;
 	struct gradients g = {0};
 	choices_count(c);
-	/* (in fp32, choices that rounding turns are tried one by one) */
-	bool is_measured = (!fp32 || has_float64) && !(fp32 && c->choices.n_near) &&
+	/* (the kernels would turn near choices, too) */
+	bool is_measured = (!fp32 || has_float64) && !c->choices.n_near &&
 			   reference_can_train(&c->weights, &c->batch, &why);
 	if (!is_measured && has_float64) {
 		compute_rounded_gradients(c, &g);
@@ -122,9 +122,7 @@ static int set_bounds(struct step_check *c, struct err *e)
 			own[i] = 0;
 	}
 	set_bounds_from(c, own);
-	choices_widen_bounds(c);
-	c->loss_bound =
-		loss_bound(c, is_measured ? g.loss : NAN) + c->choices.loss_change;
+	c->loss_bound = loss_bound(c, is_measured ? g.loss : NAN);
 	free(own);
 	gradients_free(&g);
 	return 0;
@@ -139,6 +137,7 @@ double *compute_bf16_bounds(const struct step_check *c, struct err *e)
 	memcpy(copy.tensors, c->tensors, n * sizeof(*copy.tensors));
 	double *bounds = xcalloc(n + 1, sizeof(*bounds));
 	int rc = set_bounds(&copy, e);
+	choices_widen_bounds(&copy);
 	for (int i = 0; i < c->n; i++)
 		bounds[i] = copy.tensors[i].gradient.bound;
 	free(copy.tensors);
@@ -588,10 +587,9 @@ int judge_gradients(struct step_check *c, struct err *e)
 	const bool two_runs = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = two_runs
-			 ? read_means(c, p, lost, e)
-			 : set_bounds(c, e) || choices_adopt(c, e) ||
-				   balance_adopt(c, e) || compute_products(c, p, lost, e);
+	int rc = two_runs ? read_means(c, p, lost, e)
+			  : set_bounds(c, e) || choices_adopt(c, e) ||
+				    compute_products(c, p, lost, e);
 	if (!rc)
 		choose_common_factor(c, p, lost);
 	if (!rc && !two_runs && !c->given.n &&

@@ -95,6 +95,23 @@ static bool part_or_bound(
 	return true;
 }
 
+/* Returns the fraction of the parameters of all blocks that experts have. */
+static double fraction_of_experts(const struct model *m)
+{
+	double experts = 0, all = 0;
+	for (const struct tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++) {
+		bool in_block = t->unit >= 1 && t->unit <= m->c.layers;
+		all += in_block ? (double)tensor_size(t) : 0;
+		experts += t->experts ? (double)tensor_size(t) : 0;
+	}
+	return experts / all;
+}
+
+void bounds_init(struct bounds *b, const struct request *r)
+{
+	*b = (struct bounds){.r = r, .experts = fraction_of_experts(r->m)};
+}
+
 void bounds_release(struct bounds *b)
 {
 	for (int64_t i = 0; b->split && i <= b->r->m->c.layers; i++)
@@ -110,6 +127,8 @@ struct bound {
 	const struct layout *l;
 	const struct shared_part *p;
 	const int *first; /* the first layer of each stage */
+	double experts;	  /* fraction of a block's parameters */
+	double ep;
 };
 
 /* Returns the first layer of each stage, from the cache. */
@@ -150,37 +169,75 @@ static int count_shards(const struct layout *l)
 	return l->zero ? l->degree[AXIS_FSDP] * l->degree[AXIS_CP] : 1;
 }
 
-/* Returns the cost of `n` blocks and a fraction `ends` of the embedding and the head. */
-static struct part_cost scale_part(const struct shared_part *p, double n, double ends)
+/* Returns a cost that is proportional to the parameters of a rank, if their tensors have `shards`
+ * shards. block, ends: with all parameters. ep ranks have different experts, which have fewer
+ * shards. */
+static double rank_cost(const struct bound *x, double block, double ends, double shards)
 {
-	return (struct part_cost){.values = n * p->block.values + ends * p->ends.values,
-		.copies = n * p->block.copies + ends * p->ends.copies,
-		.optimizer = n * p->block.optimizer + ends * p->ends.optimizer,
-		.update = n * p->block.update + ends * p->ends.update};
+	return block * ((1 - x->experts) / shards + x->experts / fmax(shards, x->ep)) +
+	       ends / shards;
+}
+
+/* Returns the costs of `n` blocks and a fraction `ends` of the embedding and the head on a rank. */
+static struct part_cost scale_part(
+	const struct bound *x, double n, double ends, double shards)
+{
+	const struct part_cost *b = &x->p->block, *e = &x->p->ends;
+	return (struct part_cost){
+		.values = rank_cost(x, n * b->values, ends * e->values, shards),
+		.copies = rank_cost(x, n * b->copies, ends * e->copies, shards),
+		.optimizer = rank_cost(x, n * b->optimizer, ends * e->optimizer, shards),
+		.update = rank_cost(x, n * b->update, ends * e->update, shards)};
+}
+
+/* Returns the part of a block's cost that a rank gathers from other ranks, or reduces. Experts with
+ * one shard are not gathered. */
+static double gathered_cost(const struct bound *x, double block, double shards)
+{
+	return block * (1 - x->experts + (shards > x->ep ? x->experts / x->ep : 0));
+}
+
+/* Adjusts the bytes of experts that have one shard: a copy of 16 bits, no shard for the update, and
+ * one sum of gradients. */
+static void adjust_whole_experts(const struct bound *x, double blocks, struct memory *o)
+{
+	double n = blocks * x->experts / x->ep, values = n * x->p->block.values;
+	if (x->ep <= 1 || count_shards(x->l) <= 1 || count_shards(x->l) > x->ep)
+		return;
+	o->params += n * x->p->block.copies - (x->l->zero < 3 ? values : 0);
+	if (x->l->zero >= 2 && x->l->n_micro > 1)
+		o->grads -= values;
 }
 
 /* Sets the bytes of parameters, gradients and optimizer state of a rank with this many blocks.
  * Sums over micro-batches are int64. */
-static void bound_state(const struct layout *l, const struct shared_part *p,
-	double blocks, double ends, struct memory *o)
+static void bound_state(
+	const struct bound *x, double blocks, double ends, struct memory *o)
 {
-	const struct part_cost all = scale_part(p, blocks, ends);
+	const struct layout *l = x->l;
+	double shards = count_shards(l);
+	const struct part_cost whole = scale_part(x, blocks, ends, 1),
+			       shard = scale_part(x, blocks, ends, shards);
+	const struct part_cost *block = &x->p->block;
 	const enum offload kind = (enum offload)l->offload;
-	double shards = count_shards(l), sum_size = l->n_micro > 1 ? 2 : 1;
+	double sum_size = l->n_micro > 1 ? 2 : 1;
 	bool keeps_gathered = l->reshard == RESHARD_NO && l->zero == 3;
 	double pieces = l->tile ? l->tile / (double)l->degree[AXIS_TP] : 1;
-	*o = (struct memory){.optimizer = all.optimizer / shards};
-	o->params = l->zero == 3 ? all.values / shards : all.values;
+	*o = (struct memory){.optimizer = shard.optimizer};
+	o->params = l->zero == 3 ? shard.values : whole.values;
 	if (shards <= 1)
-		o->params += all.copies;
+		o->params += whole.copies;
 	else if (l->zero < 3)
-		o->params += all.values / shards; /* fp32, for the update */
-	o->gathered = l->zero < 3      ? 0
-		      : keeps_gathered ? all.copies
-				       : 2 * p->block.copies / pieces;
+		o->params += shard.values; /* fp32, for the update */
+	o->gathered = l->zero < 3 ? 0
+		      : keeps_gathered
+			      ? whole.copies
+			      : 2 * gathered_cost(x, block->copies, shards) / pieces;
 	o->grads = l->zero >= 2
-			   ? sum_size * all.values / shards + 2 * p->block.values / pieces
-			   : sum_size * all.values;
+			   ? sum_size * shard.values +
+				     2 * gathered_cost(x, block->values, shards) / pieces
+			   : sum_size * whole.values;
+	adjust_whole_experts(x, blocks, o);
 	if (kind != OFFLOAD_NONE)
 		o->optimizer = 0;
 	if (offloads_grads(kind))
@@ -203,7 +260,7 @@ static void bound_rank_memory(const struct bound *x, int rank, struct memory *o)
 {
 	const struct shared_part *p = x->p;
 	double blocks = rank_blocks(x, rank);
-	bound_state(x->l, p, blocks, share_of_ends(x, rank), o);
+	bound_state(x, blocks, share_of_ends(x, rank), o);
 	o->activations = max_in_flight(x->l, rank) * blocks * p->block.activations;
 	o->activations += p->ends.activations;
 	if (has_last_stage(x, rank))
@@ -316,14 +373,77 @@ static double micro_exposed(double micro, double gather, double regather, double
 }
 
 /* Returns the seconds of copying offloaded state: the optimizer's once per step, and parameters
- * in each micro-batch. */
-static double copy_seconds(const struct bound *x, const struct part_cost *all)
+ * in each micro-batch. shard: of a rank. */
+static double copy_seconds(const struct bound *x, const struct part_cost *shard)
 {
 	const enum offload kind = (enum offload)x->l->offload;
-	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : all->optimizer;
+	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : shard->optimizer;
 	if (offloads_params(kind))
-		n += (double)x->l->n_micro * all->copies;
-	return pcie > 0 ? n / count_shards(x->l) / pcie : 0;
+		n += (double)x->l->n_micro * shard->copies;
+	return pcie > 0 ? n / pcie : 0;
+}
+
+/* The parameters of a pipeline rank, in bytes of fp32: of experts and all others. */
+struct spread {
+	double dense, experts;
+};
+
+/* Returns the seconds of gathering the parameters from `shards` ranks. type: bytes over fp32. */
+static double gather_seconds(
+	const struct bound *x, double shards, const struct spread *n, double type)
+{
+	double tp = x->l->degree[AXIS_TP];
+	return group_seconds(x->r, shards, tp, n->dense, type, type) +
+	       group_seconds(x->r, shards / x->ep, tp * x->ep, n->experts, type, type);
+}
+
+/* Returns the seconds of reducing the gradients over consecutive ranks. */
+static double reduce_all_seconds(
+	const struct bound *x, double ranks, const struct spread *n)
+{
+	double tp = x->l->degree[AXIS_TP];
+	return reduce_seconds(x, ranks, tp, n->dense) +
+	       reduce_seconds(x, ranks / x->ep, tp * x->ep, n->experts);
+}
+
+/* Returns the seconds of the sum over replicas: each piece goes to the rank that adds it, and the
+ * sum comes back. */
+static double replicas_seconds(
+	const struct bound *x, double dp, double shards, const struct spread *n)
+{
+	double tp = x->l->degree[AXIS_TP], apart = fmax(shards, x->ep);
+	return group_seconds(x->r, dp, tp * shards, n->dense / shards, 2, 2) +
+	       group_seconds(x->r, dp * shards / apart, tp * apart,
+		       n->experts * x->ep / apart, 2, 2);
+}
+
+/* Adds the exchanges of a layer's rows to the cost of a block: the seconds of sending a row of each
+ * slot there and back, in the forward and in the backward, which only a shared expert hides; and
+ * the memory for more than the balanced number of rows. */
+static void add_exchanges(const struct bound *x, struct part_cost *block)
+{
+	const struct model_config *c = &x->r->m->c;
+	const struct layout *l = x->l;
+	const struct link *link = x->r->cluster.links.link;
+	double tp = l->degree[AXIS_TP], ep = x->ep;
+	double share = (double)model_layers_of_kind(x->r->m, 1) / (double)c->layers;
+	double size = (double)dtype_bytes(options_gemm_dtype(x->r->o));
+	double rows = (double)(l->micro_batch * c->context * c->experts_per_token) /
+		      l->degree[AXIS_CP];
+	double here = fmax(1, fmin(ep, x->r->cluster.links.host_ranks / tp));
+	double sent = rows * (double)c->dim * size / ep;
+	double most = fmin(ep, (double)c->experts / (double)c->experts_per_token);
+	double room = x->r->o->expert_room > 0 ? fmin(x->r->o->expert_room, most) : most;
+	if (ep <= 1)
+		return;
+	block->micro += (c->shared_expert_dim ? 0 : share) * (l->recompute ? 5 : 4) *
+			fmax(sent * (here - 1) / link[LINK_HOST].bytes_per_second,
+				sent * (ep - here) / link[LINK_NETWORK].bytes_per_second);
+	if (l->recompute <= RECOMPUTE_SELECTIVE) /* results of W1 and W3 */
+		block->activations +=
+			share * (room - 1) * rows * size * 2 * (double)c->expert_dim / tp;
+	if (l->recompute == RECOMPUTE_NONE)
+		block->activations += share * room * rows * size * (double)c->dim;
 }
 
 /* Sets lower bounds of the times: the pipeline, the exposed gathers and sums, the update, the
@@ -332,37 +452,38 @@ static void bound_times(const struct bound *x, struct times *o)
 {
 	const struct request *r = x->r;
 	const struct layout *l = x->l;
-	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
+	double n = (double)l->n_micro, cp = l->degree[AXIS_CP];
 	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
 	double pp = l->degree[AXIS_PP], pipeline = pipeline_seconds(x, &micro);
-	const struct part_cost all =
-		scale_part(x->p, (double)r->m->c.layers / pp, 1 / pp);
+	double blocks = (double)r->m->c.layers / pp;
+	const struct part_cost shard = scale_part(x, blocks, 1 / pp, count_shards(l));
+	double stacked = x->experts * blocks * x->p->block.values / x->ep;
+	const struct spread all = {
+		scale_part(x, blocks, 1 / pp, 1).values - stacked, stacked};
 	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
 	double gather = 0, regather = 0, reduce = 0, final_reduce = 0;
 	if (l->zero == 3)
-		gather = group_seconds(r, shards, tp, all.values, type, type);
+		gather = gather_seconds(x, shards, &all, type);
 	if (l->reshard != RESHARD_NO)
 		regather = gather;
 	if (l->zero >= 2 && shards > 1) {
-		reduce = reduce_seconds(x, shards, tp, all.values);
-		/* once over replicas: each piece to the rank that adds it, and the sum back */
-		final_reduce =
-			group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
+		reduce = reduce_all_seconds(x, shards, &all);
+		final_reduce = replicas_seconds(x, dp, shards, &all);
 	} else if (l->zero >= 2) {
-		reduce = reduce_seconds(x, dp, tp, all.values);
+		reduce = reduce_all_seconds(x, dp, &all);
 	} else {
-		final_reduce = reduce_seconds(x, shards * dp, tp, all.values) -
-			       reduce_seconds(x, cp, tp, all.values);
+		final_reduce = reduce_all_seconds(x, shards * dp, &all) -
+			       reduce_all_seconds(x, cp, &all);
 	}
 	final_reduce = fmax(0, final_reduce - micro);
 	if (l->zero == 1 || l->zero == 2)
-		final_reduce += group_seconds(r, shards, tp, all.values, 1, 1);
-	double update = all.update / count_shards(l);
+		final_reduce += gather_seconds(x, shards, &all, 1);
+	double update = shard.update;
 	*o = (struct times){.rest = update + final_reduce};
 	o->computation = n * micro + update;
 	o->exposed = n * micro_exposed(micro, gather, regather, reduce) + final_reduce;
 	o->bubble = pipeline - n * micro;
-	o->copies = copy_seconds(x, &all);
+	o->copies = copy_seconds(x, &shard);
 	o->exposed += fmax(0, o->copies - o->computation - o->exposed - o->bubble);
 	o->step = o->computation + o->exposed + o->bubble;
 }
@@ -388,9 +509,11 @@ static void subtract_frozen(const struct model *m, struct choice *c)
 void bounds_compute(struct bounds *b, struct choice *c)
 {
 	struct shared_part p;
-	const struct bound x = {b->r, &c->l, &p, split_of_stages(b, &c->l)};
+	const struct bound x = {
+		b->r, &c->l, &p, split_of_stages(b, &c->l), b->experts, fmax(1, c->l.ep)};
 	if (!part_or_bound(b, &c->l, &p))
 		return;
+	add_exchanges(&x, &p.block);
 	bound_memory(&x, &c->memory);
 	bound_times(&x, &c->times);
 	if (b->r->o->freeze.n)

@@ -141,6 +141,29 @@ static void try_micro_batches(struct layout_walk *w)
 	}
 }
 
+/* Returns true if ep ranks can divide the experts: they are in a replica of the shards, or have
+ * whole replicas. */
+static bool can_divide_experts(const struct layout *l, int64_t experts, int ep)
+{
+	int shards = l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
+	return experts % ep == 0 && shards * l->degree[AXIS_DP] % ep == 0 &&
+	       (shards % ep == 0 || ep % shards == 0);
+}
+
+/* Tries each degree of expert parallelism that the ranks allow. */
+static void try_eps(struct layout_walk *w)
+{
+	int64_t experts = w->space->m->c.experts;
+	w->l.ep = 0;
+	if (!experts)
+		try_micro_batches(w);
+	for (int ep = 1; ep <= experts; ep++)
+		if (can_divide_experts(&w->l, experts, ep)) {
+			w->l.ep = ep;
+			try_micro_batches(w);
+		}
+}
+
 /* Tries shards over all data-parallel ranks, a host's ranks (HSDP), none; or --only's values. */
 static void try_shards(struct layout_walk *w, int data_ranks)
 {
@@ -162,7 +185,7 @@ static void try_shards(struct layout_walk *w, int data_ranks)
 		previous = n_shards;
 		degree[AXIS_FSDP] = n_shards;
 		degree[AXIS_DP] = data_ranks / n_shards;
-		try_micro_batches(w);
+		try_eps(w);
 	}
 }
 
@@ -172,7 +195,8 @@ static bool divides_model(const struct model *m, int tp, int cp)
 	bool divides_kv = m->tp > 1 ? m->tp % tp == 0
 				    : m->c.kv_heads % tp == 0 || tp % m->c.kv_heads == 0;
 	return divides_kv && m->c.heads % tp == 0 && m->c.ffn_dim % tp == 0 &&
-	       m->c.dim % tp == 0 && m->c.context % (2 * cp) == 0 &&
+	       m->c.dim % tp == 0 && m->c.expert_dim % tp == 0 &&
+	       m->c.shared_expert_dim % tp == 0 && m->c.context % (2 * cp) == 0 &&
 	       (cp == 1 || m->c.context / cp >= 64);
 }
 

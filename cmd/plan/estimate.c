@@ -19,8 +19,17 @@ void shape_init(struct shape *s, const struct model *m)
 		.gated = act_is_gated(m->act),
 		.head_norms = m->c.qk_norm,
 		.tied = m->tie};
-	s->block = 2 * s->dim * (s->q_dim + s->kv_dim) +
-		   (s->gated ? 3 : 2) * s->dim * s->ffn_dim + 2 * s->dim;
+	double ffn = (s->gated ? 3 : 2) * s->dim, others = 2 * s->dim;
+	double width = s->ffn_dim, active = s->ffn_dim;
+	if (c->experts) {
+		others += s->dim * (double)c->experts;
+		width = (double)(c->experts * c->expert_dim + c->shared_expert_dim);
+		active = (double)(c->experts_per_token * c->expert_dim +
+				  c->shared_expert_dim);
+	}
+	others += 2 * s->dim * (s->q_dim + s->kv_dim);
+	s->block = others + ffn * width;
+	s->active = others + ffn * active;
 }
 
 int host_ranks_of(const struct cluster *c, int ranks, int stride)

@@ -84,11 +84,14 @@ static void extrapolate(void *few, const void *more, size_t n_bytes, double time
 
 enum { MIN_LAYERS = 4 }; /* per stage */
 
-/* Returns true if all layers cost the same. */
+/* Returns true if all layers cost the same, except dense ones at the begin of the first stage. */
 static bool has_uniform_layers(const struct train_opts *o)
 {
 	const struct model_config *c = &o->model;
-	return !o->freeze.n && !(c->window && (c->window_from || c->window_skip));
+	bool mixes = c->experts && (c->moe_every > 1 || (c->moe_not && *c->moe_not) ||
+					   c->moe_from >= MIN_LAYERS);
+	return !o->freeze.n && !mixes &&
+	       !(c->window && (c->window_from || c->window_skip));
 }
 
 /* Chooses two smaller models with at least min_layers per stage: one with *few layers, one with
@@ -194,8 +197,18 @@ static void split_costs(
 	}
 }
 
-int measure_shared_costs(
-	const struct request *r, const struct layout *l, struct shared_part *out)
+/* Gives all layers of a model this kind. */
+static void set_layer_kind(struct model_config *c, int kind)
+{
+	c->experts = kind ? c->experts : 0;
+	c->moe_from = 0;
+	c->moe_every = 1;
+	c->moe_not = NULL;
+}
+
+/* Computes the costs of a block of a kind and of all else. Returns -1 if pt-train rejects them. */
+static int measure_kind(const struct request *r, const struct layout *l, int kind,
+	struct shared_part *out)
 {
 	struct train_opts o = *r->o;
 	struct request q = *r;
@@ -216,6 +229,7 @@ int measure_shared_costs(
 	o.batch = rank_layout.micro_batch;
 	o.freeze = (struct strs){0}; /* bounds_compute() accounts for it */
 	o.model.window_from = o.model.window_skip = 0;
+	set_layer_kind(&o.model, kind);
 	q.o = &o;
 	q.ranks = mesh_ranks(rank_layout.degree);
 	share_cores(r, &q.cluster);
@@ -226,6 +240,25 @@ int measure_shared_costs(
 		subject_close(&q, &s);
 	}
 	split_costs(cost, (double)few, (double)step, out);
+	return 0;
+}
+
+int measure_shared_costs(
+	const struct request *r, const struct layout *l, struct shared_part *out)
+{
+	double *sum = (double *)out;
+	*out = (struct shared_part){.block = {.values = 0}};
+	for (int kind = 0; kind < LAYER_KINDS; kind++) {
+		struct shared_part part;
+		double n = (double)model_layers_of_kind(r->m, kind);
+		const double *cost = (const double *)&part;
+		if (n <= 0)
+			continue;
+		if (measure_kind(r, l, kind, &part))
+			return -1;
+		for (size_t i = 0; i < sizeof(part) / sizeof(double); i++)
+			sum[i] += n / (double)r->m->c.layers * cost[i];
+	}
 	return 0;
 }
 

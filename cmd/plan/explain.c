@@ -34,13 +34,14 @@ static void layout_memory(const struct request *r, const struct shape *s,
 	const struct layout *l, struct memory *m)
 {
 	struct choice c = {.l = *l};
-	struct bounds bounds = {.r = r};
+	struct bounds bounds;
 	struct practice p;
 	struct err e = {0};
 	if (r->trainer != BY_PT) {
 		practice_init(r->trainer, r->o, &p);
 		estimate_memory(s, l, &p, m);
 	} else if (r->o->batch % r->ranks || plan_memory(r, l, m, &e)) {
+		bounds_init(&bounds, r);
 		bounds_compute(&bounds, &c);
 		bounds_release(&bounds);
 		*m = c.memory;
@@ -73,8 +74,8 @@ static void answer_one_rank(
 }
 
 /* Answers whether FSDP can hold the largest layer. */
-static void explain_layer_fits(
-	const struct shape *s, double limit, double bytes, struct str *out)
+static void explain_layer_fits(const struct request *r, const struct shape *s,
+	double limit, double bytes, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
 	double n = largest_layer_bytes(s, bytes);
@@ -85,7 +86,9 @@ static void explain_layer_fits(
 		"about four at a time%s",
 		need,
 		fits ? ": FSDP alone can do it."
-		     : ": the layer itself must be split (--tp, or --tile).");
+		: r->m->c.experts
+			? ": the layer itself must be split (--ep, --tp, or --tile)."
+			: ": the layer itself must be split (--tp, or --tile).");
 	print_answer(out, fits ? "yes" : "no", line);
 }
 
@@ -116,7 +119,7 @@ static void answer_network(
 	double gather = s->block * bytes / bandwidth;
 	double rate =
 		c->efficiency * cluster_peak(c, options_gemm_dtype(r->o), true, here);
-	double tokens = gather * rate / (2 * s->block);
+	double tokens = gather * rate / (2 * s->active);
 	char line[320];
 	double available = (double)r->o->batch * s->context / r->ranks;
 	bool is_slow = tokens > available;
@@ -209,7 +212,7 @@ void explain_choice(const struct request *r, const struct search *s, struct str 
 	double limit = r->limit ? (double)r->limit : INFINITY;
 	shape_init(&shape, r->m);
 	answer_one_rank(r, &shape, limit, out);
-	explain_layer_fits(&shape, limit, element_bytes, out);
+	explain_layer_fits(r, &shape, limit, element_bytes, out);
 	answer_sequence(&shape, limit, out);
 	answer_batch(r, out);
 	if (r->ranks > 1)

@@ -16,6 +16,7 @@ struct shape {
 	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
 	double attended;	 /* model_attended() */
 	double block, embedding; /* parameters of a block; of an embedding or a head */
+	double active;		 /* parameters of a block that compute a token */
 	bool gated, tied, head_norms;
 };
 
@@ -24,6 +25,7 @@ struct layout {
 	int degree[N_AXES];
 	int zero, schedule, recompute;
 	int reshard;		 /* enum reshard */
+	int ep;			 /* ranks that divide the experts; 0: a dense model */
 	int stages, micro_batch; /* stages per rank; sequences */
 	int tile;		 /* pieces of a layer; 0: gathered whole */
 	int offload;		 /* enum offload */
@@ -70,6 +72,7 @@ enum setting_kind {
 	SET_FSDP,
 	SET_CP,
 	SET_TP,
+	SET_EP,
 	SET_ZERO,
 	SET_RESHARD,
 	SET_SCHEDULE,
@@ -84,7 +87,7 @@ enum setting_kind {
 bool is_setting(const char *word);
 /* Copies all settings of a layout to the options of pt-train. */
 void layout_to_options(const struct layout *l, struct train_opts *o);
-/* Prints " micro-batch=1 pp=1 ..."; tile and offload only if the layout or `given` has them. */
+/* Prints " micro-batch=1 pp=1 ..."; ep, tile and offload only if the layout or `given` has them. */
 void layout_print(
 	const struct layout *l, const struct train_opts *given, struct str *out);
 
@@ -199,8 +202,9 @@ struct part_cost {
 struct shared_part {
 	struct part_cost block, ends;
 };
-/* Computes the costs of a block and of all else from plans of two small models, with the layout's
- * tp, cp, micro-batch and recompute. Returns -1 if pt-train rejects them. */
+/* Computes the costs of a block, a mean of both kinds, and of all else from plans of small
+ * models, with the layout's tp, cp, micro-batch and recompute. All experts are on a rank.
+ * Returns -1 if pt-train rejects them. */
 int measure_shared_costs(
 	const struct request *r, const struct layout *l, struct shared_part *out);
 
@@ -211,9 +215,11 @@ struct bounds {
 	const struct request *r;
 	struct known_part *known; /* [capacity], a hash table */
 	int64_t n, capacity;
+	double experts; /* fraction of a block's parameters */
 	int **split; /* [layers + 1]: layout_split() for this number of stages, or NULL */
 };
 
+void bounds_init(struct bounds *b, const struct request *r);
 /* Sets c->memory and c->times to lower bounds for c->l. */
 void bounds_compute(struct bounds *b, struct choice *c);
 void bounds_release(struct bounds *b);

@@ -24,6 +24,8 @@ static double choice_mfu(const struct request *r, const struct choice *c)
 void report_layout(const struct layout *l, struct str *out)
 {
 	mesh_name(l->degree, out);
+	if (l->ep > 1)
+		str_printf(out, " ep=%d", l->ep);
 	if (l->zero)
 		str_printf(out, " zero=%d", l->zero);
 	if (l->zero == 3 && l->reshard == RESHARD_NO)
@@ -79,13 +81,18 @@ static void append_bands(const struct request *r, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
 	bool is_known = cluster_is_unmodified(c);
-	const char *sources = is_known ? time_sources(r->trainer, c->name) : NULL;
+	bool has_source = is_known && !r->m->c.experts;
+	const char *sources = has_source ? time_sources(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
 	if (!trainer_has_times(r->trainer))
 		str_puts(out,
 			"# no times: the formulas differ too much from measured times");
 	else if (sources)
 		str_printf(out, "# band: %s", sources);
+	else if (r->m->c.experts)
+		str_puts(out,
+			"# band: assumed, as for dense models; no time with experts was "
+			"compared");
 	else
 		str_printf(out,
 			"# band: assumed, as on H100; no published time was compared on %s%s",
@@ -98,19 +105,26 @@ static void append_bands(const struct request *r, struct str *out)
 void report_header(const struct request *r, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
-	char memory[NUM_TEXT];
+	const struct model_counts n = model_counts(r->m);
+	char memory[NUM_TEXT], all[NUM_TEXT], active[NUM_TEXT];
 	str_printf(out,
 		"# %s dtype=%s batch=%lld context=%lld, trained by %s on %d x %d ",
 		r->model, precision_names[r->o->dtype], (long long)r->o->batch,
 		(long long)r->m->c.context, trainers[r->trainer], r->hosts,
 		r->ranks / r->hosts);
-	if (cluster_is_unmodified(c) && c->attention <= 0)
+	if (cluster_is_unmodified(c) && c->attention <= 0 && c->experts <= 0)
 		str_puts(out, c->name);
 	else
 		cluster_print(c, out);
 	if (r->limit)
 		str_printf(out, " with %s each", text_bytes(memory, (double)r->limit));
 	str_putc(out, '\n');
+	if (r->m->c.experts)
+		str_printf(out,
+			"# %s parameters; %s of them, with %lld of %lld experts, compute a token\n",
+			text_count(all, (double)n.all),
+			text_count(active, (double)n.active),
+			(long long)r->m->c.experts_per_token, (long long)r->m->c.experts);
 }
 
 /* Prints the memory of each layout, for a trainer without times. */
@@ -233,6 +247,8 @@ static json_t *layout_json(const struct layout *l)
 	json_t *o = json_object();
 	for (int a = 0; a < N_AXES; a++)
 		set_int(o, axis_names[a], l->degree[a]);
+	if (l->ep)
+		set_int(o, "ep", l->ep);
 	set_int(o, "zero", l->zero);
 	json_object_set_new(o, "reshard", json_boolean(l->reshard != RESHARD_NO));
 	json_object_set_new(o, "schedule", json_string(schedule_kind_names[l->schedule]));

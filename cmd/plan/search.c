@@ -225,8 +225,11 @@ static void plan_in_order(const struct filter *f)
 			insert_sorted(fastest, min64(n_sure++, r->show), r->show,
 				c->likely_step);
 	}
-	/* with --freeze a bound is scaled, and may exceed the plan */
-	s->proved = !skipped && !f->r->o->freeze.n && (i < s->n || s->n < f->capacity);
+	/* with --freeze a bound is scaled, and with two kinds of layers it is a mean: both may
+	 * exceed the plan */
+	bool is_bound = !r->o->freeze.n && (!model_layers_of_kind(r->m, 0) ||
+						   !model_layers_of_kind(r->m, 1));
+	s->proved = !skipped && is_bound && (i < s->n || s->n < f->capacity);
 	free(fastest);
 }
 
@@ -297,7 +300,7 @@ static struct filter make_filter(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
 	f.capacity = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
-	f.bounds.r = r;
+	bounds_init(&f.bounds, r);
 	if (r->trainer != BY_PT)
 		practice_init(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),

@@ -8,7 +8,9 @@
 struct setting {
 	const char *key;
 	size_t at, option;
-	bool wide, rare; /* printed only if it is not zero */
+	bool wide;
+	bool rare; /* printed only if it is not zero */
+	bool kept; /* a given value is not searched */
 };
 
 #define ROW(key, member, field, ...)                                    \
@@ -24,13 +26,14 @@ static const struct setting settings[N_SETTINGS] = {
 	[SET_FSDP] = ROW("fsdp", degree[AXIS_FSDP], axis[AXIS_FSDP], true),
 	[SET_CP] = ROW("cp", degree[AXIS_CP], axis[AXIS_CP], true),
 	[SET_TP] = ROW("tp", degree[AXIS_TP], axis[AXIS_TP], true),
+	[SET_EP] = ROW("ep", ep, ep, true, true),
 	[SET_ZERO] = ROW("zero", zero, zero, true),
 	[SET_RESHARD] = ROW("reshard-after-forward", reshard, reshard, false),
 	[SET_SCHEDULE] = ROW("pp-schedule", schedule, pp_schedule, false),
 	[SET_STAGES] = ROW("pp-stages", stages, pp_stages, true),
 	[SET_RECOMPUTE] = ROW("recompute", recompute, recompute, false),
-	[SET_TILE] = ROW("tile", tile, tile, true, true),
-	[SET_OFFLOAD] = ROW("offload", offload, offload, false, true),
+	[SET_TILE] = ROW("tile", tile, tile, true, true, true),
+	[SET_OFFLOAD] = ROW("offload", offload, offload, false, true, true),
 };
 
 /* Returns the setting of "key=value", or N_SETTINGS. */
@@ -153,12 +156,12 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 }
 
 /* Returns true if key=value has no effect, because the search tries all values of the setting. A
- * rare setting, such as tile, is used if given; -1 and auto ask the search for a value. */
+ * setting that is kept, such as tile, is used if given; -1 and auto ask the search for a value. */
 bool is_setting_ignored(const struct only *o, const char *word)
 {
 	int i = setting_of_word(word), value[MAX_ONLY];
 	const char *text = word + strcspn(word, "=");
-	return i < N_SETTINGS && !settings[i].rare && strcmp(text, "=-1") &&
+	return i < N_SETTINGS && !settings[i].kept && strcmp(text, "=-1") &&
 	       strcmp(text, "=auto") && !only_values(o, (enum setting_kind)i, value);
 }
 

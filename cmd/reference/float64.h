@@ -28,14 +28,17 @@ struct sequence {
 
 /* The experts of each position in each layer, [layer][position][experts_per_token], ascending. A pass
  * records them, or with `replay` uses those that are there. */
+enum { ALTERNATIVES = 4 };
 struct choices {
 	int64_t positions; /* positions of the batch */
 	int *ids;
-	int *other; /* the next best choice */
-	/* [layer][position]: the relative error of the router's input and logits that may turn the
-	 * choice into the next best one; INFINITY: none */
+	int *other; /* [layer][position][ALTERNATIVES][experts_per_token]: the next best choices */
+	/* [layer][position][ALTERNATIVES]: the relative error of the router's input and logits that
+	 * may turn the choice into `other`, ascending; INFINITY: none */
 	double *margin;
 	double *mass; /* [sequence][layer][expert]: sums of scores, which add up to 1 */
+	/* [layer][position]: use the experts that are in ids, and choose all others; NULL: none */
+	bool *forced;
 	bool replay;
 };
 

@@ -114,24 +114,22 @@ static int by_number(const void *a, const void *b)
 	return *(const int *)a - *(const int *)b;
 }
 
+/* Sets ids[k] to the experts best[k], ascending, with `out` in the place of `in`. */
+static void set_ids(const int *best, int64_t k, struct near_choice near, int *ids)
+{
+	for (int64_t j = 0; j < k; j++)
+		ids[j] = best[j] == near.in ? near.out : best[j];
+	qsort(ids, (size_t)k, sizeof(*ids), by_number);
+}
+
 /* Sets ids[k] to the experts of a row with these scores, ascending. */
-static struct near_choice choose_of(
-	const struct model_config *c, const double *choice, bool exchange, int *ids)
+static void choose_of(const struct model_config *c, const double *choice, int *ids)
 {
 	const int64_t k = c->experts_per_token;
 	int *best = xcalloc((size_t)k + 1, sizeof(*best));
-	struct near_choice near = {INFINITY, 0, 0};
 	find_largest(choice, c->experts, k, best);
-	if (k < c->experts && isfinite(choice[best[k]])) {
-		near = (struct near_choice){
-			choice[best[k - 1]] - choice[best[k]], best[k - 1], best[k]};
-		if (exchange)
-			best[k - 1] = best[k];
-	}
-	memcpy(ids, best, (size_t)k * sizeof(*ids));
-	qsort(ids, (size_t)k, sizeof(*ids), by_number);
+	set_ids(best, k, (struct near_choice){INFINITY, -1, -1}, ids);
 	free(best);
-	return near;
 }
 
 /* Returns how much the difference of two experts' scores changes by a relative error of 1 of the row
@@ -167,18 +165,63 @@ static double margin_of(const struct sequence_work *w, const double *weights,
 	return gap > 0 && unit > 0 ? gap / unit : 0;
 }
 
+/* A position's router: what its choices depend on. */
+struct position {
+	const double *weights, *h, *z, *score;
+	double *choice; /* scores plus bias; minus infinity outside of the best groups */
+};
+
+/* Adds a choice to the alternatives of row `at`, sorted by margin. The last one is dropped. */
+static void add_alternative(
+	const struct choices *all, int64_t at, double margin, const int *ids, int64_t k)
+{
+	double *margins = all->margin + at * ALTERNATIVES;
+	int *others = all->other + at * ALTERNATIVES * k;
+	int64_t j = ALTERNATIVES - 1;
+	if (!(margin < margins[j]))
+		return;
+	for (; j > 0 && margin < margins[j - 1]; j--) {
+		margins[j] = margins[j - 1];
+		memcpy(others + j * k, others + (j - 1) * k, (size_t)k * sizeof(*ids));
+	}
+	margins[j] = margin;
+	memcpy(others + j * k, ids, (size_t)k * sizeof(*ids));
+}
+
+/* Adds the choices with one of the last two experts exchanged for one of the next two. */
+static void add_next_experts(
+	const struct sequence_work *w, const struct position *x, int64_t at)
+{
+	const struct model_config *c = &w->m->c;
+	const int64_t k = c->experts_per_token, n = c->experts;
+	int *best = xcalloc((size_t)k + 3, sizeof(*best)),
+	    *ids = xcalloc((size_t)k, sizeof(*ids));
+	find_largest(x->choice, n, k + 1, best);
+	for (int64_t in = k - 1; in >= max64(0, k - 2); in--)
+		for (int64_t out = k; out < min64(k + 2, n); out++) {
+			struct near_choice near = {
+				x->choice[best[in]] - x->choice[best[out]], best[in],
+				best[out]};
+			set_ids(best, k, near, ids);
+			add_alternative(w->s->choices, at,
+				margin_of(w, x->weights, x->h, x->z, x->score, near), ids,
+				k);
+		}
+	free(best);
+	free(ids);
+}
+
 /* Chooses the experts of position i, or takes the recorded ones. */
 static void choose(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_routing *r, const double *h, int64_t i)
 {
 	const struct model_config *c = &w->m->c;
 	const int64_t n = c->experts, k = c->experts_per_token;
-	const double *bias = weight_of(w, t->router_bias),
-		     *weights = weight_of(w, t->router);
+	const double *bias = weight_of(w, t->router_bias);
 	struct choices *all = w->s->choices;
 	int *ids = r->ids + i * k;
 	const int64_t at = all ? w->layer * all->positions + w->s->first + i : 0;
-	if (all && all->replay) {
+	if (all && (all->replay || (all->forced && all->forced[at]))) {
 		memcpy(ids, all->ids + at * k, (size_t)k * sizeof(*ids));
 		return;
 	}
@@ -189,17 +232,23 @@ static void choose(const struct sequence_work *w, const struct sublayer_tensors 
 	struct near_choice group = {INFINITY, 0, 0};
 	if (c->router_groups)
 		group = mask_groups(c, masked, false);
-	struct near_choice near = choose_of(c, masked, false, ids);
+	choose_of(c, masked, ids);
 	if (all) {
-		const double *z = r->z + i * n, *score = r->score + i * n;
-		double margin = margin_of(w, weights, h, z, score, near),
-		       of_group = margin_of(w, weights, h, z, score, group);
+		const struct position x = {weight_of(w, t->router), h, r->z + i * n,
+			r->score + i * n, masked};
 		memcpy(all->ids + at * k, ids, (size_t)k * sizeof(*ids));
-		all->margin[at] = fmin(margin, of_group);
-		if (of_group < margin)
+		for (int j = 0; j < ALTERNATIVES; j++)
+			all->margin[at * ALTERNATIVES + j] = INFINITY;
+		add_next_experts(w, &x, at);
+		if (isfinite(group.gap)) {
+			int *others = xcalloc((size_t)k, sizeof(*others));
 			mask_groups(c, own, true);
-		choose_of(c, of_group < margin ? own : masked, of_group >= margin,
-			all->other + at * k);
+			choose_of(c, own, others);
+			add_alternative(all, at,
+				margin_of(w, x.weights, h, x.z, x.score, group), others,
+				k);
+			free(others);
+		}
 	}
 	free(own);
 	free(masked);

@@ -504,11 +504,11 @@ void choices_init(struct choices *x, const struct model *m, const struct token_b
 	const int64_t n = m->c.layers * b->n * b->length, k = m->c.experts_per_token;
 	*x = (struct choices){.positions = b->n * b->length,
 		.ids = xcalloc((size_t)(n * k), sizeof(*x->ids)),
-		.other = xcalloc((size_t)(n * k), sizeof(*x->other)),
-		.margin = xcalloc((size_t)n, sizeof(*x->margin)),
+		.other = xcalloc((size_t)(n * ALTERNATIVES * k), sizeof(*x->other)),
+		.margin = xcalloc((size_t)(n * ALTERNATIVES), sizeof(*x->margin)),
 		.mass = xcalloc(
 			(size_t)(m->c.layers * b->n * m->c.experts), sizeof(*x->mass))};
-	for (int64_t i = 0; i < n; i++) /* (layers without experts) */
+	for (int64_t i = 0; i < n * ALTERNATIVES; i++) /* (layers without experts) */
 		x->margin[i] = INFINITY;
 }
 
@@ -518,6 +518,7 @@ void choices_release(struct choices *x)
 	free(x->other);
 	free(x->margin);
 	free(x->mass);
+	free(x->forced);
 	*x = (struct choices){0};
 }
 

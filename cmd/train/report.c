@@ -111,6 +111,7 @@ struct meter report_meter(const struct run *r)
 		.waited = comm_waited(),
 		.sent = mesh_bytes_sent(&r->t.mesh) +
 			(x->sync ? x->sync->sent + x->control->sent : 0),
+		.sent_rows = r->t.pass.experts.sent,
 		.read = r->t.store->read,
 		.written = r->t.store->written};
 }
@@ -126,6 +127,7 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.data += s->data;
 	p->since.waited += now.waited - before.waited;
 	p->since.sent += now.sent - before.sent;
+	p->since.sent_rows += now.sent_rows - before.sent_rows;
 	p->since.read += now.read - before.read;
 	p->since.written += now.written - before.written;
 	p->since.bubble += s->bubble;
@@ -182,6 +184,11 @@ static bool has_column(const struct run *r, int column)
 	case COL_EXPERT_VIOLATION:
 	case COL_EXPERTS_IDLE:
 		return o->model.experts > 0;
+	case COL_EXPERT_ROWS:
+	case COL_SENT_ROWS:
+		return o->ep > 1;
+	case COL_DROPPED:
+		return o->model.experts > 0 && o->model.expert_capacity > 0;
 	case COL_TRAIN_LOSS:
 	case COL_VAL_LOSS:
 		return o->eval_every > 0;
@@ -268,6 +275,24 @@ static void fill_experts(struct run *r, const struct step_result *s, struct row 
 	set_column(r, row, COL_ROUTER_Z, s->router_loss[ROUTER_Z_LOSS]);
 	set_column(r, row, COL_EXPERT_VIOLATION, s->expert_violation);
 	set_column(r, row, COL_EXPERTS_IDLE, (double)s->experts_idle);
+	set_column(r, row, COL_DROPPED, s->dropped);
+}
+
+/* Sets the bytes sent, and the part for rows of experts: what is left are the bytes of the rank
+ * that sends most of all else, which a plan predicts. Collective. */
+static void fill_sent(struct run *r, struct row *row)
+{
+	struct run_report *p = &r->report;
+	struct pass *pass = &r->t.pass;
+	double sent = max_per_step(r, p->since.sent), fullest;
+	row_set(row, COL_SENT, sent);
+	if (!has_column(r, COL_SENT_ROWS))
+		return;
+	row_set(row, COL_SENT_ROWS,
+		sent - max_per_step(r, p->since.sent - p->since.sent_rows));
+	fullest = (double)comm_max_i64(r->world, pass->fullest_rows);
+	row_set(row, COL_EXPERT_ROWS, fullest / (double)pass->experts.balanced);
+	pass->fullest_rows = 0;
 }
 
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row)
@@ -294,7 +319,7 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));
 	if (has_column(r, COL_SENT))
-		row_set(row, COL_SENT, max_per_step(r, p->since.sent));
+		fill_sent(r, row);
 	if (has_column(r, COL_OFFLOAD_READ)) {
 		row_set(row, COL_OFFLOAD_READ, max_per_step(r, p->since.read));
 		row_set(row, COL_OFFLOAD_WRITTEN, max_per_step(r, p->since.written));

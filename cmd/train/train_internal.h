@@ -29,6 +29,7 @@ struct decision {
 struct meter {
 	double seconds, waited;
 	int64_t sent, read, written;
+	int64_t sent_rows; /* part of `sent`: rows of experts */
 };
 
 struct run_report {
@@ -37,8 +38,8 @@ struct run_report {
 	struct {
 		int64_t steps;
 		double seconds, forward, backward, data, waited, bubble;
-		int64_t sent, read, written; /* bytes */
-	} since;			     /* sums since the last row */
+		int64_t sent, read, written, sent_rows; /* bytes */
+	} since;					/* sums since the last row */
 	double peak_flops;
 	bool stdout_closed;
 	bool journal_incomplete; /* lines could not be written yet */

@@ -25,9 +25,32 @@ static void router_logits(float *logits, struct mat h, struct mat wr)
 	K(gemm)(&g);
 }
 
+static inline float sigmoid_score(float z)
+{
+	return sigmoid_f(z);
+}
+
+static inline float sigmoid_log_slope(float s)
+{
+	return 1.0f - s;
+}
+
+/* Returns the derivative of the logarithm of a score, for softmax without the sum's part. */
+static inline float log_slope(const struct router *how, float s)
+{
+	switch (how->kind) {
+#define SCORE(id, name, ...) \
+	case ROUTER_##id:    \
+		return name##_log_slope(s);
+#include "kernels/scores.h"
+	default:
+		return 1.0f;
+	}
+}
+
 /* The scores of a row. */
 struct scores {
-	/* softmax or sigmoid of the logits; for softmax, e^(z - max z), to be divided by `sum` */
+	/* functions of the logits; for softmax, e^(z - max z), to be divided by `sum` */
 	float p[MAX_LOGITS];
 	float sum; /* sum of p */
 	float lse; /* log-sum-exp of the logits */
@@ -41,10 +64,16 @@ static void compute_scores(struct scores *s, const float *z, const struct router
 		s->p[e] = exp_f(z[e] - max);
 	s->sum = sum_of(s->p, n);
 	s->lse = max + logf(s->sum);
-	if (how->kind == ROUTER_SOFTMAX)
+	switch (how->kind) {
+#define SCORE(id, name, ...)                          \
+	case ROUTER_##id:                             \
+		for (int64_t e = 0; e < n; e++)       \
+			s->p[e] = name##_score(z[e]); \
+		break;
+#include "kernels/scores.h"
+	default:
 		return;
-	for (int64_t e = 0; e < n; e++)
-		s->p[e] = sigmoid_f(z[e]);
+	}
 	s->sum = sum_of(s->p, n);
 }
 
@@ -258,7 +287,7 @@ static void add_gate_grads(float *dz, const float *dg, const float *gates,
 		dz[e] = 0;
 	const float mean = how->normalize ? sum / how->scale : 0;
 	for (int64_t j = 0; j < k; j++) {
-		float slope = softmax ? 1.0f : 1.0f - s->p[ids[j]];
+		float slope = log_slope(how, s->p[ids[j]]);
 		dz[ids[j]] = gates[j] * slope * (dg[j] - mean);
 	}
 }
@@ -268,12 +297,11 @@ static void add_balance_grads(float *dz, float *value, const float *f, float wei
 	const struct scores *s, const struct router *how)
 {
 	const int64_t n = how->experts;
-	const bool softmax = how->kind == ROUTER_SOFTMAX;
 	float mean = 0, factor = weight * (float)n;
 	for (int64_t e = 0; e < n; e++)
 		mean += f[e] * (s->p[e] / s->sum);
 	for (int64_t e = 0; e < n; e++) {
-		float slope = softmax ? 1.0f : 1.0f - s->p[e];
+		float slope = log_slope(how, s->p[e]);
 		dz[e] += factor * (s->p[e] / s->sum) * slope * (f[e] - mean);
 	}
 	*value = (float)n * mean;
@@ -422,8 +450,10 @@ static int64_t sum_counts(const int64_t *counts, int64_t n)
 }
 
 void K(counts_fractions)(struct device *d, float *f, const int64_t *counts,
-	int64_t n_sets, int64_t experts)
+	int64_t n_sets, int64_t experts, const struct update *update)
 {
+	if (update && update->off)
+		return;
 	for (int64_t s = 0; s < n_sets; s++, counts += experts, f += experts) {
 		int64_t sum = sum_counts(counts, experts);
 		for (int64_t e = 0; e < experts; e++)

@@ -76,7 +76,8 @@ enum lab {
 	LAB_MATMUL = 1 << 14,
 	LAB_MATMUL_GELU = 1 << 15,
 	LAB_MATMUL_COLUMNS = 1 << 16,
-	LAB_MATMUL_XENT = 1 << 17
+	LAB_MATMUL_XENT = 1 << 17,
+	LAB_GROUPS = 1 << 18
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 bool cuda_lab_on(const struct device *d, enum lab what);

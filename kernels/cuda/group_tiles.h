@@ -7,7 +7,10 @@
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
 
-enum { GROUP_ROWS = 64, GROUP_COLS = 128, GROUP_TERMS = 32, GROUP_THREADS = 256 };
+extern "C" {
+#include "kernels/cuda/group_grid.h"
+}
+
 static_assert(GROUP_CUT % GROUP_TERMS == 0, "a leaf that continues begins with a step");
 
 /* Rows or columns of terms in device memory: term k of line i is p[i * stride + k], or with ACROSS
@@ -186,7 +189,7 @@ static __device__ inline void group_matmul(group_sums<T> &c,
 	const group_operand<SA, ACROSS_A> &a, const group_operand<SB, ACROSS_B> &b,
 	int64_t n_k)
 {
-	typedef group_side<T, SA, ACROSS_A, GROUP_ROWS> rows;
+	typedef group_side<T, SA, ACROSS_A, GROUP_TILE_ROWS> rows;
 	typedef group_side<T, SB, ACROSS_B, GROUP_COLS> cols;
 	__shared__ __align__(16) T left[rows::SIZE], right[cols::SIZE];
 	rows x;

@@ -6,6 +6,12 @@ extern "C" {
 #include "kernels/experts.h"
 }
 
+static dim3 checked_grid(struct group_grid g)
+{
+	BUG_ON(!group_grid_fits(g));
+	return dim3((unsigned)g.x, (unsigned)g.y, (unsigned)g.z);
+}
+
 /* ---- matmuls of the router ------------------------------------------------------------- */
 
 /* y = a b, or y += a b, in fp32, for operands of different types. */
@@ -14,7 +20,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 	mixed_matmul_kernel(struct group_result y, group_operand<SA, ACROSS_A> a,
 		group_operand<SB, ACROSS_B> b, int64_t n_k, bool add)
 {
-	int64_t row = (int64_t)blockIdx.y * GROUP_ROWS;
+	int64_t row = (int64_t)blockIdx.y * GROUP_TILE_ROWS;
 	int64_t col = (int64_t)blockIdx.x * GROUP_COLS;
 	group_sums<float> c = {};
 	a.p += row * (ACROSS_A ? 1 : a.stride);
@@ -33,7 +39,7 @@ template <typename SA, bool ACROSS_A, typename SB, bool ACROSS_B>
 static void launch_mixed(struct device *d, const char *name, struct mat y, struct mat a,
 	struct mat b, int64_t n_k, bool add)
 {
-	typedef group_side<float, SA, ACROSS_A, GROUP_ROWS> rows;
+	typedef group_side<float, SA, ACROSS_A, GROUP_TILE_ROWS> rows;
 	typedef group_side<float, SB, ACROSS_B, GROUP_COLS> cols;
 	const SA *p = (const SA *)a.p;
 	const SB *q = (const SB *)b.p;
@@ -41,8 +47,7 @@ static void launch_mixed(struct device *d, const char *name, struct mat y, struc
 		p, a.cols, y.rows, in_packs(a.cols, rows::N, p)};
 	const group_operand<SB, ACROSS_B> right = {
 		q, b.cols, y.cols, in_packs(b.cols, cols::N, q)};
-	dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-	grid.y = (unsigned)ceil_div(y.rows, GROUP_ROWS);
+	const dim3 grid = checked_grid(matrices_grid(y.rows, y.cols, 1));
 	launch(d, name, grid, GROUP_THREADS, 0,
 		mixed_matmul_kernel<SA, ACROSS_A, SB, ACROSS_B>, group_result_of(y), left,
 		right, n_k, add);
@@ -76,11 +81,6 @@ void cuda_route_bwd_w(struct device *d, struct mat dw, struct mat dz, struct mat
 
 /* ---- rows of groups -------------------------------------------------------------------- */
 
-/* Rows [row, end) of a tile; an empty range: no tile. */
-struct group_tile {
-	int block, row, end;
-};
-
 enum { TABLE_THREADS = 256 };
 
 static __device__ inline int block_begin(const struct row_groups &g, int64_t block)
@@ -88,32 +88,44 @@ static __device__ inline int block_begin(const struct row_groups &g, int64_t blo
 	return g.offsets[block * g.per_block];
 }
 
-static __device__ inline int block_tiles(const struct row_groups &g, int64_t block)
+static __device__ inline int block_tiles(
+	const struct row_groups &g, int64_t block, int tile_rows)
 {
 	int rows = block_begin(g, block + 1) - block_begin(g, block);
-	return (rows + GROUP_ROWS - 1) / GROUP_ROWS;
+	return (rows + tile_rows - 1) / tile_rows;
 }
 
 /* Lists the tiles of all blocks of weights, after the empty ranges; a thread has every
  * TABLE_THREADS-th block. */
-static __global__ void __launch_bounds__(TABLE_THREADS)
-	list_tiles_kernel(struct group_tile *tiles, struct row_groups g, int n_tiles)
+static __global__ void __launch_bounds__(TABLE_THREADS) list_tiles_kernel(
+	struct group_tile *tiles, struct row_groups g, int n_tiles, int tile_rows)
 {
 	const int blocks = (int)(g.n / g.per_block);
 	int at = n_tiles, next = 0;
 	for (int b = 0; b < blocks; b++)
-		at -= block_tiles(g, b);
+		at -= block_tiles(g, b, tile_rows);
 	for (int i = (int)threadIdx.x; i < at; i += TABLE_THREADS)
 		tiles[i] = {0, 0, 0};
 	for (int b = (int)threadIdx.x; b < blocks; b += TABLE_THREADS) {
 		for (; next < b; next++)
-			at += block_tiles(g, next);
+			at += block_tiles(g, next, tile_rows);
 		int first = block_begin(g, b), end = block_begin(g, b + 1);
-		for (int i = 0; i < block_tiles(g, b); i++) {
-			int row = first + i * GROUP_ROWS;
-			tiles[at + i] = {b, row, min(row + GROUP_ROWS, end)};
+		for (int i = 0; i < block_tiles(g, b, tile_rows); i++) {
+			int row = first + i * tile_rows;
+			tiles[at + i] = {b, row, min(row + tile_rows, end)};
 		}
 	}
+}
+
+struct group_tiles cuda_list_tiles(
+	struct device *d, const struct row_groups *groups, int64_t capacity, int rows)
+{
+	int64_t n = group_max_tiles(capacity, groups->n / groups->per_block, rows);
+	struct group_tile *tiles =
+		(struct group_tile *)cuda_workspace(d, (size_t)n * sizeof(*tiles));
+	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *groups,
+		(int)n, rows);
+	return {tiles, n};
 }
 
 /* y[i] = x[i] w^T, or x[i] w with ACROSS, for the rows and the block of a tile. */
@@ -143,13 +155,11 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 	struct mat x, struct mat w, const struct row_groups *g)
 {
 	int64_t blocks = g->n / g->per_block;
-	/* the maximum: each block but one has a tile that is not full */
-	int64_t n_tiles = ceil_div(x.rows, GROUP_ROWS) + blocks - 1;
 	BUG_ON(x.type != w.type || g->n % g->per_block || w.rows % blocks);
-	struct group_tile *tiles =
-		(struct group_tile *)cuda_workspace(d, (size_t)n_tiles * sizeof(*tiles));
-	launch(d, "list_tiles", 1, TABLE_THREADS, 0, list_tiles_kernel, tiles, *g,
-		(int)n_tiles);
+	if (cuda_groups_hopper(d, ACROSS, y, x, w, g))
+		return;
+	const struct group_tiles tiles = cuda_list_tiles(d, g, x.rows, GROUP_TILE_ROWS);
+	const dim3 grid = checked_grid(groups_grid(y.cols, tiles.n));
 	call_by_type(x.type, [&](auto t) {
 		using T = decltype(t);
 		const T *p = (const T *)x.p, *q = (const T *)w.p;
@@ -157,11 +167,9 @@ static void multiply_groups(struct device *d, const char *name, struct mat y,
 			p, x.cols, 0, in_packs(x.cols, PER_PACK<T>, p)};
 		const group_operand<T, ACROSS> right = {
 			q, w.cols, y.cols, in_packs(w.cols, PER_PACK<T>, q)};
-		dim3 grid = grid_of(ceil_div(y.cols, GROUP_COLS));
-		grid.y = (unsigned)n_tiles;
 		launch(d, name, grid, GROUP_THREADS, 0, groups_kernel<T, ACROSS>,
 			group_result_of(y), left, right, w.rows / blocks * w.cols, x.cols,
-			(const struct group_tile *)tiles);
+			tiles.list);
 	});
 }
 
@@ -181,8 +189,6 @@ void cuda_groups_bwd_x(struct device *d, struct mat dx, struct mat dy, struct ma
 
 /* ---- leaves ---------------------------------------------------------------------------- */
 
-enum { LEAVES_AT_ONCE = 48 }; /* which fit into the arguments of a launch */
-
 struct leaf_args {
 	struct {
 		void *p;
@@ -190,6 +196,7 @@ struct leaf_args {
 		int group, first_col, rows, type;
 	} of[LEAVES_AT_ONCE];
 };
+static_assert(sizeof(struct leaf_args) <= 3 << 10, "a launch has 4 KiB of arguments");
 
 /* dw = dy^T x of the rows of one group. */
 template <typename T>
@@ -198,7 +205,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS)
 		group_operand<T, true> x, const int32_t *offsets)
 {
 	const auto &leaf = leaves.of[blockIdx.z];
-	int64_t row = (int64_t)blockIdx.y * GROUP_ROWS;
+	int64_t row = (int64_t)blockIdx.y * GROUP_TILE_ROWS;
 	int64_t col = (int64_t)blockIdx.x * GROUP_COLS, cols = x.lines;
 	int64_t first = offsets[leaf.group], n_k = offsets[leaf.group + 1] - first;
 	const struct group_result dw = {leaf.p, (enum dtype)leaf.type, cols};
@@ -262,9 +269,7 @@ void cuda_groups_bwd_w(struct device *d, const struct group_leaf *leaves, int n_
 			int n = (int)min64(LEAVES_AT_ONCE, n_leaves - i);
 			int64_t rows;
 			struct leaf_args args = args_of_leaves(leaves + i, n, x, &rows);
-			dim3 grid = grid_of(ceil_div(x.cols, GROUP_COLS));
-			grid.y = (unsigned)ceil_div(rows, GROUP_ROWS);
-			grid.z = (unsigned)n;
+			const dim3 grid = checked_grid(matrices_grid(rows, x.cols, n));
 			launch(d, "groups_bwd_w", grid, GROUP_THREADS, 0,
 				leaves_kernel<T>, args, left, right, groups->offsets);
 		}

@@ -63,8 +63,9 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 	struct column_runs runs = {GROUP_ROWS, 1};
 	if (!cuda_of(d)->map_encode || !supports_call(how, c))
 		return false;
-	BUG_ON(c->x.rows != y.rows || (how->transposed ? w.cols : w.rows) != y.cols);
-	BUG_ON((how->transposed ? w.rows : w.cols) != c->x.cols);
+	BUG_ON(c->x.rows != y.rows);
+	BUG_ON(!how->groups && (how->transposed ? w.cols : w.rows) != y.cols);
+	BUG_ON(!how->groups && (how->transposed ? w.rows : w.cols) != c->x.cols);
 	if (how->sums)
 		runs = cuda_column_runs(y.rows, y.cols);
 	struct matmul_order order = make_matmul_order(how, y.rows, y.cols, runs.rows);
@@ -75,7 +76,7 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 		panel_map(d, w, how->transposed ? (int)PANEL : TILE_N / how->blocks),
 		wide ? CUtensorMap() : panel_map(d, y, STORE_ROWS),
 		how->aux == AUX_GELU ? panel_map(d, c->aux, STORE_ROWS) : CUtensorMap(),
-		(int)y.rows, (int)y.cols, (int)ceil_div(c->x.cols, PANEL),
+		(int)y.rows, (int)y.cols, (int)ceil_div(c->x.cols, PANEL), NULL, 0,
 		c->bias.type == DT_F32, c->bias.p, y.p, c->aux.p, NULL, c->tiles,
 		(int)min64(c->real, y.cols), order};
 	if (how->sums)

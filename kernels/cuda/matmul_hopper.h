@@ -21,6 +21,7 @@ static __device__ inline void load_stage(const struct matmul_args &x,
 {
 	constexpr int PART = TILE_N / S::BLOCKS;
 	int half = (int)blockIdx.x % S::BLOCKS * PART;
+	int w_row = E::GROUPS ? at.block * x.block_rows : 0; /* of the block */
 	uint64_t *full = &s.rest->full[stage];
 	__nv_bfloat16 *a = s.x + stage * TILE_M * PANEL;
 	__nv_bfloat16 *b = s.w + (stage * TILE_N + half) * PANEL;
@@ -33,11 +34,11 @@ static __device__ inline void load_stage(const struct matmul_args &x,
 #pragma unroll
 		for (int i = 0; i < TILE_N / PANEL; i++)
 			tile_load(b + i * PANEL * PANEL, &x.w, full, at.col + i * PANEL,
-				0, k, 0);
+				0, w_row + k, 0);
 	} else if constexpr (S::PAIR) {
 		tile_load_both(b, &x.w, full, k, 0, at.col + half, 0);
 	} else {
-		tile_load(b, &x.w, full, k, 0, at.col, 0);
+		tile_load(b, &x.w, full, k, 0, w_row + at.col, 0);
 	}
 }
 
@@ -47,7 +48,7 @@ static __device__ inline void matmul_produce(
 	const struct matmul_args &x, const struct matmul_buffers<S> &s)
 {
 	int use = 0;
-	for_each_tile<S>(x, [&](struct matmul_place at) {
+	for_each_tile<S, E>(x, [&](struct matmul_place at) {
 		for (int k = 0; k < x.steps; k++, use++) {
 			struct ring_use t = ring_use_at<S::STAGES>(use);
 			barrier_wait(&s.rest->free[t.place], t.parity ^ 1);
@@ -135,7 +136,7 @@ static __device__ inline void matmul_consume(
 	int first = 0;
 	float c[TILE_N / 8][4];
 	struct matmul_epilogue<S, E> out(x, s, w, warp);
-	for_each_tile<S>(x, [&](struct matmul_place at) {
+	for_each_tile<S, E>(x, [&](struct matmul_place at) {
 		out.begin(at);
 		multiply_tile<S, E>(c, x, s, first, w);
 		first += x.steps;

@@ -5,14 +5,14 @@
 
 /* What the host must know about a shape and an epilogue. */
 struct matmul_traits {
-	bool transposed, bias, sums;
+	bool transposed, bias, sums, groups;
 	enum aux_use aux;
 	int blocks; /* blocks per cluster */
 };
 
 template <typename S, typename E>
 static constexpr struct matmul_traits traits_of = {
-	E::TRANSPOSED, E::BIAS, E::SUMS, E::AUX, S::BLOCKS};
+	E::TRANSPOSED, E::BIAS, E::SUMS, E::GROUPS, E::AUX, S::BLOCKS};
 
 /* Sets the arguments of the kernel. Returns false if it does not support the call. */
 bool matmul_prepare(struct device *d, const struct matmul_traits *how,

@@ -25,6 +25,7 @@ template <typename S, typename E> struct matmul_panels {
 	const struct matmul_buffers<S> &s;
 	const int w, warp, lane, g, t;
 	int row, col;	     /* the first of the warp's results in this tile */
+	int end;	     /* of the rows to store */
 	float2 bias[PANELS]; /* bias of columns 64 j + 2 lane, + 1 */
 	uint4 ahead[EACH];   /* the lane's pieces of the next panel of aux */
 
@@ -48,6 +49,7 @@ template <typename S, typename E> struct matmul_panels {
 	{
 		row = at.row + w * x.order.apart + warp % 4 * STORE_ROWS;
 		col = at.col;
+		end = E::GROUPS ? at.end : x.m;
 		if constexpr (E::BIAS)
 			load_bias();
 		if constexpr (E::AUX == AUX_SLOPE)
@@ -146,7 +148,7 @@ template <typename S, typename E> struct matmul_panels {
 			int r = (i * WARP + lane) / PIECES, c = lane % PIECES;
 			uint4 v = *(const uint4 *)piece<PANEL>(panel, r, c);
 			int at = col + j * PANEL + c * 8;
-			if (row + r < x.m && at < x.n)
+			if (row + r < end && at < x.n)
 				*(uint4 *)((__nv_bfloat16 *)rows +
 					   (int64_t)(row + r) * x.n + at) = v;
 		}

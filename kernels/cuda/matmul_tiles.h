@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/cuda_internal.h"
+#include "kernels/cuda/groups.h"
 #include "kernels/cuda/matmul.h"
 
 enum {
@@ -52,13 +53,15 @@ struct matmul_order {
 
 struct matmul_args {
 	CUtensorMap x, w, y, aux;
-	int m, n, steps;	     /* stages that a tile takes */
-	bool wide_bias;		     /* fp32, not bf16 */
-	const void *bias;	     /* or NULL */
-	void *y_rows, *aux_rows;     /* [m][n] */
-	float *part;		     /* [run][n]: the sums of the rows of a run */
-	struct softmax_state *tiles; /* [m][n_tiles] */
-	int real;		     /* columns that `tiles` counts */
+	int m, n, steps;		 /* stages that a tile takes */
+	const struct group_tile *groups; /* of rows, with GROUPS: m_tiles */
+	int block_rows;			 /* with GROUPS: of w */
+	bool wide_bias;			 /* fp32, not bf16 */
+	const void *bias;		 /* or NULL */
+	void *y_rows, *aux_rows;	 /* [m][n] */
+	float *part;			 /* [run][n]: the sums of the rows of a run */
+	struct softmax_state *tiles;	 /* [m][n_tiles] */
+	int real;			 /* columns that `tiles` counts */
 	struct matmul_order order;
 };
 
@@ -79,8 +82,9 @@ template <typename S> struct matmul_buffers {
 /* ---- which tiles ---------------------------------------------------------------------- */
 
 struct matmul_place {
-	int row, col; /* the first of the block's results */
-	bool last;    /* the last piece of its item */
+	int row, col;	/* the first of the block's results */
+	bool last;	/* the last piece of its item */
+	int end, block; /* with GROUPS: rows [row, end) of a tile use this block of w */
 };
 
 template <typename S>
@@ -90,16 +94,23 @@ static __device__ inline struct matmul_place item_place(
 	int per_section = o.section * o.m_tiles, first = item / per_section * o.section;
 	int in_section = min(o.section, o.n_tiles - first), i = item % per_section;
 	int tile = i / in_section * S::BLOCKS + (int)blockIdx.x % S::BLOCKS;
-	return {tile * o.rows, (first + i % in_section) * TILE_N, false};
+	return {tile * o.rows, (first + i % in_section) * TILE_N, false, 0, 0};
 }
 
 /* Calls fn(place) for each of the block's tiles. */
-template <typename S, typename F>
+template <typename S, typename E, typename F>
 static __device__ inline void for_each_tile(const struct matmul_args &x, F fn)
 {
 	for (int item = (int)blockIdx.x / S::BLOCKS; item < x.order.items;
 		item += (int)gridDim.x / S::BLOCKS) {
 		struct matmul_place at = item_place<S>(x.order, item);
+		if constexpr (E::GROUPS) {
+			const struct group_tile tile = x.groups[at.row / TILE_M];
+			at = {tile.row, at.col, true, tile.end, tile.block};
+			if (tile.row < tile.end)
+				fn(at);
+			continue;
+		}
 		for (int i = 1; i <= x.order.pieces; i++, at.row += GROUP_ROWS) {
 			at.last = i == x.order.pieces;
 			fn(at);
@@ -121,6 +132,7 @@ struct epilogue_of {
 	static constexpr bool SUMS = SUMS_;   /* sums over the rows of the result */
 	static constexpr bool STATS = STATS_; /* softmax statistics of the result */
 	static constexpr bool BIAS = !TRANSPOSED && !STATS;
+	static constexpr bool GROUPS = false; /* a block of w for each group of rows */
 };
 
 template <enum matmul_kind KIND> struct epilogue_row;

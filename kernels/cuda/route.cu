@@ -11,6 +11,42 @@ extern "C" {
 
 enum { ROUTE_WARPS = 4, ROUTE_THREADS = ROUTE_WARPS * WARP };
 
+static __device__ inline float sigmoid_score(float z)
+{
+	return sigmoid(z);
+}
+
+static __device__ inline float sigmoid_log_slope(float s)
+{
+	return 1.0f - s;
+}
+
+/* Returns the score of a logit that is a function of it; for softmax, x. */
+static __device__ inline float score_of(const struct router &how, float z, float x)
+{
+	switch (how.kind) {
+#define SCORE(id, name, ...) \
+	case ROUTER_##id:    \
+		return name##_score(z);
+#include "kernels/scores.h"
+	default:
+		return x;
+	}
+}
+
+/* Returns the derivative of the logarithm of a score, for softmax without the sum's part. */
+static __device__ inline float log_slope(const struct router &how, float s)
+{
+	switch (how.kind) {
+#define SCORE(id, name, ...) \
+	case ROUTER_##id:    \
+		return name##_log_slope(s);
+#include "kernels/scores.h"
+	default:
+		return 1.0f;
+	}
+}
+
 /* The scores of a warp's row, in shared memory. */
 struct warp_scores {
 	float p[MAX_ROUTER_EXPERTS]; /* for softmax, e^(z - max z), to be divided by `sum` */
@@ -34,8 +70,7 @@ static __device__ inline struct score_sums compute_scores(
 	for (int e = lane; e < n; e += WARP) {
 		float x = expf(z[e] - max);
 		sum += x;
-		if (how.kind == ROUTER_SIGMOID)
-			x = sigmoid(z[e]);
+		x = score_of(how, z[e], x);
 		total += x;
 		s.p[e] = x;
 	}
@@ -269,8 +304,7 @@ static __device__ inline void set_gate_grads(float *dz, const struct route_bwd_a
 	const struct warp_scores &s, float total, int64_t i, const struct router &how)
 {
 	const int k = (int)how.per_row, n = (int)how.experts;
-	const bool softmax = how.kind == ROUTER_SOFTMAX,
-		   plain = softmax && !how.normalize;
+	const bool plain = how.kind == ROUTER_SOFTMAX && !how.normalize;
 	const float *dg = x.dg + i * x.n_gates, *gates = x.gates + i * x.n_gates;
 	float sum = 0;
 	for (int j = 0; j < k; j++)
@@ -281,7 +315,7 @@ static __device__ inline void set_gate_grads(float *dz, const struct route_bwd_a
 	const float mean = how.normalize ? sum / how.scale : 0.0f;
 	for (int j = lane_number(); j < k; j += WARP) {
 		int e = x.ids[i * k + j];
-		float slope = softmax ? 1.0f : 1.0f - s.p[e];
+		float slope = log_slope(how, s.p[e]);
 		dz[e] = plain ? dz[e] + gates[j] * dg[j]
 			      : gates[j] * slope * (dg[j] - mean);
 	}
@@ -294,7 +328,6 @@ static __device__ inline void add_loss_grads(float *dz, const struct route_bwd_a
 	const struct router &how)
 {
 	const int n = (int)how.experts, lane = lane_number();
-	const bool softmax = how.kind == ROUTER_SOFTMAX;
 	const struct router_losses &l = x.losses;
 	const float lse = x.lse[i], weight_z = l.weights[1];
 	float mean = 0;
@@ -306,7 +339,7 @@ static __device__ inline void add_loss_grads(float *dz, const struct route_bwd_a
 			mean += f[e] * (s.p[e] / total);
 		mean = warp_sum(mean);
 		for (int e = lane; e < n; e += WARP) {
-			float slope = softmax ? 1.0f : 1.0f - s.p[e];
+			float slope = log_slope(how, s.p[e]);
 			dz[e] += factor * (s.p[e] / total) * slope * (f[e] - mean);
 		}
 	}
@@ -473,21 +506,22 @@ static __device__ inline int64_t sum_counts(const int64_t *counts, int64_t n)
 	return sum;
 }
 
-static __global__ void __launch_bounds__(THREADS) counts_fractions_kernel(
-	float *f, const int64_t *counts, int64_t n_sets, int64_t experts)
+static __global__ void __launch_bounds__(THREADS)
+	counts_fractions_kernel(float *f, const int64_t *counts, int64_t n_sets,
+		int64_t experts, const struct update *update)
 {
 	int64_t i = thread_number();
-	if (i >= n_sets * experts)
+	if (i >= n_sets * experts || (update && update->off))
 		return;
 	int64_t sum = sum_counts(counts + i / experts * experts, experts);
 	f[i] = (float)(sum ? (double)counts[i] / (double)sum : 1 / (double)experts);
 }
 
 void cuda_counts_fractions(struct device *d, float *f, const int64_t *counts,
-	int64_t n_sets, int64_t experts)
+	int64_t n_sets, int64_t experts, const struct update *update)
 {
 	launch(d, "counts_fractions", grid_of(ceil_div(n_sets * experts, THREADS)),
-		THREADS, 0, counts_fractions_kernel, f, counts, n_sets, experts);
+		THREADS, 0, counts_fractions_kernel, f, counts, n_sets, experts, update);
 }
 
 static __device__ inline int load_sign(int64_t sum, int64_t n, int64_t count)

@@ -122,25 +122,35 @@ static bool is_aligned(const struct update_part *x)
 	       (uintptr_t)x->copy.p % (N * dtype_bytes(x->copy.type)) == 0;
 }
 
+/* Returns the type of the copies; parts of shards have none. */
+static enum dtype copy_type(const struct update_part *x, int n_parts)
+{
+	enum dtype type = DT_F32;
+	for (int i = 0; i < n_parts; i++)
+		type = x[i].copy.p ? x[i].copy.type : type;
+	return type;
+}
+
 /* Updates n_parts vectors by the optimizer DO, up to VECTORS per launch. */
 template <typename DO>
 static void launch_updates(struct device *d, const char *name,
 	const struct update_part *x, int n_parts, const struct update *o)
 {
 	enum { PER_BLOCK = THREADS * PER_PACK<float> };
+	const enum dtype type = copy_type(x, n_parts);
 	for (int done = 0; done < n_parts;) {
 		struct vectors all = {};
 		for (; done < n_parts && all.n < VECTORS; done++, all.n++) {
 			const struct update_part *from = &x[done];
 			int i = all.n;
-			BUG_ON(from->copy.type != x->copy.type);
+			BUG_ON(from->copy.p && from->copy.type != type);
 			all.part[i] = *from;
 			all.whole[i] = is_aligned(from);
 			all.first_block[i + 1] = all.first_block[i] +
 						 (uint32_t)ceil_div(from->n, PER_BLOCK);
 		}
-		call_by_type(x->copy.type, [&](auto type) {
-			typedef decltype(type) T;
+		call_by_type(type, [&](auto t) {
+			typedef decltype(t) T;
 			launch(d, name, grid_of(all.first_block[all.n]), THREADS, 0,
 				update_kernel<DO, T>, all, o);
 		});

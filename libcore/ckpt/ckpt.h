@@ -69,6 +69,9 @@ struct ckpt_write {
 	int n_groups;
 	const double *numbers; /* [n_numbers], dataset /edit of a worker; NULL: none */
 	int64_t n_numbers;
+	const double
+		*load; /* [n_load], dataset /router.load, see struct ckpt; NULL: none */
+	int64_t n_load;
 	ckpt_source *source;
 	void *with;
 	bool source_threads; /* the source is thread-safe: threads make the copy */
@@ -113,6 +116,8 @@ struct ckpt {
 	struct strs groups; /* "model", then the rest sorted by name */
 	double *numbers;
 	int64_t n_numbers;
+	double *load; /* [layer][expert]: fractions of the slots of the last step, or NULL */
+	int64_t n_load;
 	int64_t size_bytes;
 	int fd;
 	struct h5_blocks *blocks; /* [group][tensor] */

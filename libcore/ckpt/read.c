@@ -148,6 +148,10 @@ static int read_contents(struct ckpt *c, struct h5 *h, struct err *e)
 	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MAX_NUMBERS,
 					  (void **)&c->numbers, &c->n_numbers, e))
 		return -1;
+	if (h5_has(h, "/router.load") &&
+		h5_get(h, "/router.load", H5_F64, -1, MAX_NUMBERS, (void **)&c->load,
+			&c->n_load, e))
+		return -1;
 	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e)) {
 		bool has_path = !strncmp(e->msg, c->path, strlen(c->path)); /* from h5 */
 		return has_path ? -1 : err_prefix(e, "%s: ", c->path);
@@ -410,6 +414,7 @@ void ckpt_close(struct ckpt *c)
 	free((void *)c->info.created_by);
 	free(c->blocks);
 	free(c->numbers);
+	free(c->load);
 	free(c->tensors);
 	free(c->path);
 	free(c);

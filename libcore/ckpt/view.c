@@ -27,6 +27,8 @@ void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c)
 		.tokenizer = c->tokenizer.kind ? &c->tokenizer : NULL,
 		.numbers = c->numbers,
 		.n_numbers = c->n_numbers,
+		.load = c->load,
+		.n_load = c->n_load,
 		.read = read_ckpt_rows,
 		.with = (void *)c};
 	str_puts(&v->config, c->config.s);
@@ -56,6 +58,8 @@ void ckpt_view_drop_optimizer(struct ckpt_view *v)
 	strs_add(&v->groups, "model");
 	v->numbers = NULL;
 	v->n_numbers = v->info.workers = v->info.worker = 0;
+	v->load = NULL;
+	v->n_load = 0;
 }
 
 void ckpt_view_close(struct ckpt_view *v)
@@ -183,6 +187,8 @@ int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e)
 		.n_groups = (int)v->groups.n,
 		.numbers = v->numbers,
 		.n_numbers = v->n_numbers,
+		.load = v->load,
+		.n_load = v->n_load,
 		.source = read_view_rows,
 		.with = &arg,
 		.source_error = &arg.e};

@@ -50,6 +50,8 @@ struct ckpt_view {
 	struct str other_state;
 	const double *numbers;
 	int64_t n_numbers;
+	const double *load; /* as in struct ckpt */
+	int64_t n_load;
 	/* Reads rows in fp32. Fails if they are damaged. */
 	int (*read)(const struct ckpt_view *v, const struct ckpt_rows *rows, float *out,
 		struct err *e);

@@ -97,12 +97,14 @@ static int create_structure(
 	if (h5_create(&h, x->d.tmp, e))
 		return -1;
 	h5_expect_links(h, w->n_tensors);
-	int rc = h5_fields_write(h, "/", ckpt_fields, &info, e) ||
-		 h5_put_text(h, "/config", w->config, e) ||
-		 (w->origin && *w->origin && h5_put_text(h, "/origin", w->origin, e)) ||
-		 (w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
-		 (w->numbers &&
-			 h5_put(h, "/edit", H5_F64, 1, &w->n_numbers, w->numbers, e));
+	int rc =
+		h5_fields_write(h, "/", ckpt_fields, &info, e) ||
+		h5_put_text(h, "/config", w->config, e) ||
+		(w->origin && *w->origin && h5_put_text(h, "/origin", w->origin, e)) ||
+		(w->tokenizer && tokenizer_write(w->tokenizer, h, e)) ||
+		(w->numbers &&
+			h5_put(h, "/edit", H5_F64, 1, &w->n_numbers, w->numbers, e)) ||
+		(w->load && h5_put(h, "/router.load", H5_F64, 1, &w->n_load, w->load, e));
 	for (int i = 0; i < x->n && !rc; i++) {
 		const struct ckpt_tensor *t = &w->tensors[i % w->n_tensors];
 		char path[128];
@@ -411,7 +413,7 @@ int64_t ckpt_estimate_bytes(const struct ckpt_write *w)
 		str_puts(&vocabulary, w->tokenizer->chat_template);
 	int64_t n = PER_FILE + (int64_t)(strlen(w->config) + vocabulary.len) +
 		    (w->origin ? (int64_t)strlen(w->origin) : 0) +
-		    w->n_numbers * (int64_t)sizeof(double);
+		    (w->n_numbers + w->n_load) * (int64_t)sizeof(double);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		n += count_tensor_groups(w, i) * (PER_TENSOR + data + data / 65536);

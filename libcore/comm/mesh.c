@@ -271,7 +271,7 @@ static void format_group_name(struct mesh_part part, char *name, size_t size)
 				len ? "*" : "", axis_names[a]);
 	if (!len)
 		snprintf(name, size, "alone");
-	else if (part.data_run)
+	else if (part.apart)
 		snprintf(name, size, "ep");
 	else if (len < size)
 		snprintf(name + len, size - len, "%s%s", part.data_every ? " places" : "",
@@ -303,12 +303,14 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	if (part.tp_run >= m->degree[AXIS_TP])
 		part.tp_run = 0;
 	simplify_data_part(m, &part);
+	part.apart = part.apart && part.axes;
 	for (int i = 0; i < m->n_groups; i++) {
 		const struct mesh_part *o = &m->groups[i].part;
 		if (o->axes == part.axes && o->tp_run == part.tp_run &&
 			o->data_run == part.data_run &&
 			o->data_every == part.data_every && o->pp_ends == part.pp_ends &&
-			o->pp_links == part.pp_links && o->hosts == part.hosts)
+			o->pp_links == part.pp_links && o->hosts == part.hosts &&
+			o->apart == part.apart)
 			return m->groups[i].c;
 	}
 	format_group_name(part, name, sizeof(name));

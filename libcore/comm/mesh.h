@@ -51,8 +51,9 @@ void mesh_coordinates(const int degree[N_AXES], int rank, int coord[N_AXES]);
  * that many consecutive ranks; only ranks with the same place in such runs (0: all). pp_ends: along
  * pp only the first and the last stage; ranks of other stages are grouped with their own stage.
  * pp_links: along pp only pairs of neighbors, see mesh_link(). hosts: only the ranks on this rank's
- * host, or one rank per host, with the same position among the group's ranks on its host. The mesh
- * owns the groups and creates each once. */
+ * host, or one rank per host, with the same position among the group's ranks on its host. apart: a
+ * group of its own, so that with NCCL its messages do not wait for other messages between the same
+ * ranks. The mesh owns the groups and creates each once. */
 enum mesh_hosts { HOSTS_ALL, HOSTS_THIS, HOSTS_ACROSS };
 struct mesh_part {
 	unsigned axes;
@@ -60,6 +61,7 @@ struct mesh_part {
 	bool pp_ends;
 	int pp_links; /* 0: none */
 	enum mesh_hosts hosts;
+	bool apart;
 };
 /* Collective over the world. Returns this rank's group for `part`, owned by the mesh. */
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);

@@ -82,7 +82,8 @@ int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 enum { NOT_FUSED, FUSED_Q, FUSED_K, FUSED_V };
 
 /* The item that has one matrix of a stack of experts (NULL: zeros), and the matrix's first row among
- * all rows of the item, which is [rows][width] or [experts][rows][width]. */
+ * all rows of the item, which is [rows][width], [experts][rows][width] or
+ * [layers][experts][rows][width]. */
 struct block_source {
 	const struct torch_item *item;
 	int64_t first;
@@ -123,6 +124,9 @@ struct tensor_source *get_source(const struct placement *x, int group, int tenso
 /* Allocates the sources of all tensors of x->m, and frees them. */
 void placement_init(struct placement *x);
 void placement_release(struct placement *x);
+/* Sets the source of one matrix of a stack of experts. */
+void set_block(
+	struct placement *x, int group, int tensor, int block, struct block_source s);
 /* Returns true for a tensor that no optimizer has: the bias of a router. */
 bool is_buffer_of_router(const struct tensor *t);
 /* Returns an item of a group, or NULL. `parameter`: the item of the parameter itself, or NULL. */
@@ -181,13 +185,13 @@ enum { FOREIGN_PARTS = 3, FOREIGN_NAME = 128 };
 struct foreign {
 	char name[FOREIGN_NAME];
 	int ndim;
-	int64_t dims[2];
+	int64_t dims[3];
 	bool transposed; /* [in, out] instead of [out, in] */
 	int n_parts;
 	int part[FOREIGN_PARTS]; /* indices in m->tensors; -1: a zero bias that our model lacks */
 	int64_t outputs[FOREIGN_PARTS];
-	/* One matrix of one expert: it is rows [first, first + outputs[0]) of part[0]. The matrices of a
-	 * stack follow each other in the list, in the order of its rows. */
+	/* One matrix of one expert, rows [first, first + outputs[0]) of part[0]; the matrices of a stack
+	 * follow each other in its order. With three dimensions, a stack [experts][rows][width]. */
 	bool stacked;
 	int64_t first;
 };
@@ -196,6 +200,13 @@ struct foreign {
  * matrices. Returns their number, or -1 if the other program has no name for one of our tensors. */
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
+/* Lists each stack of experts as one tensor, and other tensors as foreign_list() does. */
+int foreign_list_stacks(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e);
+/* Returns the scheme of a class with the names of its tensors in the memory of transformers 5. */
+const struct scheme *scheme_in_memory(const struct scheme *s);
+/* Sets the other program's name of a whole stack of experts. Returns false if it has none. */
+bool set_stack_name(const struct scheme *s, const char *ours, char name[FOREIGN_NAME]);
 /* Returns a bound of the tensors that foreign_list() lists, except zero biases. */
 int64_t foreign_max(const struct model *m);
 
@@ -258,6 +269,8 @@ struct dialect {
 	/* Tensor names: a scheme, or names of fused tensors; if both are NULL, our names. */
 	const struct scheme *scheme;
 	const struct fused_names *fused;
+	/* Finds the item of one of our tensors, if there are neither; NULL: by our name. */
+	const struct torch_item *(*find)(const struct torch_names *x, const char *ours);
 	/* Sets the sources of all tensors of the model in a group. */
 	int (*set_sources)(struct placement *x, int group, struct err *e);
 	/* The rest is NULL if the optimizer state has PyTorch's layout, by names or numbers. */

@@ -71,11 +71,36 @@ static int64_t count_rows(const struct torch_names *x, const char *ours)
 	return t.item->dims[t.layer >= 0];
 }
 
+/* Returns the rows (`last`: the width) of a tensor in the first layer that has it; 0: none has. */
+static int64_t count_in_any_layer(const struct torch_names *x,
+	const struct model_config *c, const char *name, bool last)
+{
+	char text[96];
+	struct fused_tensor t = {.item = NULL};
+	for (int64_t i = 0; i < c->layers && !t.item; i++) {
+		snprintf(text, sizeof(text), "layers.%lld.%s", (long long)i, name);
+		find_tensor(x, text, "", &t);
+	}
+	if (!t.item || t.item->ndim < 1 + (t.layer >= 0))
+		return 0;
+	return t.item->dims[last ? t.item->ndim - 1 : t.layer >= 0];
+}
+
+/* Sets the number and the widths of experts. */
+static void set_experts(const struct torch_names *x, struct model_config *c)
+{
+	c->experts = count_in_any_layer(x, c, "router.weight", false);
+	if (!c->experts)
+		return;
+	c->expert_dim = count_in_any_layer(x, c, "experts.w2.weight", true);
+	c->shared_expert_dim = count_in_any_layer(x, c, "shared.w2.weight", true);
+	c->shared_expert_gate = count_in_any_layer(x, c, "shared_gate.weight", false) > 0;
+}
+
 void fused_set_config(const struct torch_names *x, struct model_config *c)
 {
 	char name[64];
 	struct fused_tensor t;
-	c->ffn_dim = count_rows(x, "layers.0.feed_forward.w1.weight") / 2;
 	for (c->layers = 0;; c->layers++) {
 		snprintf(name, sizeof(name), "layers.%lld.attention.wo.weight",
 			(long long)c->layers);
@@ -83,6 +108,8 @@ void fused_set_config(const struct torch_names *x, struct model_config *c)
 		if (!t.item)
 			break;
 	}
+	set_experts(x, c);
+	c->ffn_dim = count_in_any_layer(x, c, "feed_forward.w1.weight", false) / 2;
 	const struct fused_row *output =
 		find_row(x->dialect->fused->others, "output.weight");
 	c->tie = torch_names_find(x, output->theirs[0]) ? NO : YES;
@@ -96,6 +123,23 @@ int64_t fused_count_key_rows(const struct torch_names *x, const struct model_con
 	return (qkv - c->heads * head_width(c)) / 2;
 }
 
+/* Sets the source of tensor i, a stack of experts. */
+static int set_stack(struct placement *x, int group, int i, const struct fused_tensor *f,
+	struct err *e)
+{
+	const struct tensor *t = &x->m->tensors[i];
+	const int64_t *dims = f->item->dims + (f->layer >= 0);
+	const int64_t first = f->layer >= 0 ? f->layer * t->dims[0] : 0;
+	if (f->item->ndim != 3 + (f->layer >= 0) || dims[0] != t->experts ||
+		dims[1] != t->dims[0] / t->experts || dims[2] != t->dims[1])
+		return report_wrong_shape(x, f->item, e);
+	for (int b = 0; b < t->blocks; b++)
+		set_block(x, group, i, b,
+			(struct block_source){
+				f->item, first + b * (t->dims[0] / t->blocks)});
+	return 0;
+}
+
 /* Sets the source of tensor i. Fails if the tensor is missing or has the wrong shape. */
 static int set_source(struct placement *x, int group, int i, struct err *e)
 {
@@ -104,6 +148,8 @@ static int set_source(struct placement *x, int group, int i, struct err *e)
 	find_tensor(x->names, t->name, group ? source_groups[group] : "", &f);
 	if (!f.item)
 		return report_missing(x, group, f.name, e);
+	if (t->blocks)
+		return set_stack(x, group, i, &f, e);
 	bool is_half = f.is_second_half || text_ends(t->name, ".w1.weight");
 	int64_t rows = f.part != NOT_FUSED
 			       ? (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim

@@ -49,6 +49,11 @@ const struct scheme scheme_dots1 = {"model.layers.", false,
 		{"shared.w2", "mlp.shared_experts.down_proj"}},
 	NULL};
 
+const struct scheme *scheme_in_memory(const struct scheme *s)
+{
+	return s == &scheme_mixtral ? &scheme_qwen_moe : s;
+}
+
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 
 #define MOE_DIALECT(id, mark)                                        \

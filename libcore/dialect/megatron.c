@@ -17,7 +17,16 @@ static const struct fused_row rows[] = {
 		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"}},
 	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}},
 	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, .is_second_half = true},
-	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}}, {0}};
+	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}},
+	{"router.weight", {"mlp.router.weight"}},
+	{"router.bias", {"mlp.router.expert_bias"}},
+	{"experts.w13.weight", {"mlp.experts.experts.linear_fc1.weight"}},
+	{"experts.w2.weight", {"mlp.experts.experts.linear_fc2.weight"}},
+	{"shared.w1.weight", {"mlp.shared_experts.linear_fc1.weight"}},
+	{"shared.w3.weight", {"mlp.shared_experts.linear_fc1.weight"},
+		.is_second_half = true},
+	{"shared.w2.weight", {"mlp.shared_experts.linear_fc2.weight"}},
+	{"shared_gate.weight", {"mlp.shared_experts.gate_weight"}}, {0}};
 
 static const struct fused_row others[] = {
 	{"tok_embeddings.weight", {"embedding.word_embeddings.weight"}},

@@ -1,5 +1,5 @@
 /* torchtitan and Meta: our names, but in wq and wk channels that rotate together are adjacent. */
-#include "dialect/dialect.h"
+#include "dialect/titan.h"
 
 /* Sets *out to the name of the fused tensor of wq, wk or wv, and *part. Returns NULL for others. */
 static const char *set_fused_name(const char *name, int *part, struct str *out)
@@ -21,6 +21,8 @@ static const char *set_fused_name(const char *name, int *part, struct str *out)
 static int set_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
+	if (titan_has_expert(t->name))
+		return titan_set_expert(x, group, i, e);
 	struct tensor_source *s = get_source(x, group, i);
 	scoped_str fused = {0};
 	int part = NOT_FUSED;
@@ -46,6 +48,12 @@ static int set_source(struct placement *x, int group, int i, struct err *e)
 		       : report_wrong_shape(x, s->item, e);
 }
 
+static const struct torch_item *find(const struct torch_names *x, const char *ours)
+{
+	return titan_has_expert(ours) ? titan_find_expert(x, ours)
+				      : torch_names_find(x, ours);
+}
+
 static int set_sources(struct placement *x, int group, struct err *e)
 {
 	for (int i = 0; i < x->m->n_tensors; i++)
@@ -65,5 +73,6 @@ const struct dialect dialect_meta = {
 	.parts = parts,
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
+	.find = find,
 	.set_sources = set_sources,
 };

@@ -25,6 +25,18 @@ void placement_release(struct placement *x)
 	x->sources = NULL;
 }
 
+void set_block(
+	struct placement *x, int group, int tensor, int block, struct block_source s)
+{
+	struct tensor_source *stack = get_source(x, group, tensor);
+	if (!stack->blocks) {
+		*stack = (struct tensor_source){.item = s.item, .layer = -1};
+		stack->blocks = xcalloc(
+			(size_t)x->m->tensors[tensor].blocks, sizeof(*stack->blocks));
+	}
+	stack->blocks[block] = s;
+}
+
 bool is_buffer_of_router(const struct tensor *t)
 {
 	return text_ends(t->name, ".router.bias");

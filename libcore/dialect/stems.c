@@ -100,9 +100,7 @@ static const struct stem *set_their_name(const struct scheme *s, const char *our
 	return r;
 }
 
-/* Sets the other program's name of a whole stack of experts. Returns false if it has none. */
-static bool set_stack_name(
-	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+bool set_stack_name(const struct scheme *s, const char *ours, char name[FOREIGN_NAME])
 {
 	const char *kind;
 	int64_t layer;
@@ -111,6 +109,24 @@ static bool set_stack_name(
 		return false;
 	snprintf(name, FOREIGN_NAME, "%s%lld.%s", s->layers, (long long)layer, r->stack);
 	return true;
+}
+
+/* Appends our tensor i, a stack of experts, as one tensor. */
+static int add_whole_stack(const struct scheme *s, const struct model *m, int i,
+	struct foreign *list, int *n, struct err *e)
+{
+	const struct tensor *t = &m->tensors[i];
+	struct foreign *f = &list[(*n)++];
+	*f = (struct foreign){.stacked = true,
+		.ndim = 3,
+		.dims = {t->experts, t->dims[0] / t->experts, t->dims[1]},
+		.n_parts = 1,
+		.part = {i},
+		.outputs = {t->dims[0]}};
+	return set_stack_name(s, t->name, f->name)
+		       ? 0
+		       : err_set(e, EX_DATAERR, "this format has no tensor for %s",
+				 t->name);
 }
 
 /* Appends the matrices of the experts in our tensor i, a stack. */
@@ -131,14 +147,12 @@ static int add_stack(const struct scheme *s, const struct model *m, int i,
 	return 0;
 }
 
-/* Adds our tensor i to the foreign tensor that contains it. */
+/* Adds our tensor i, no stack of experts, to the foreign tensor that contains it. */
 static int add_tensor(const struct scheme *s, const struct model *m, int i, int64_t vocab,
 	struct foreign *list, int *n, struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
 	char name[FOREIGN_NAME];
-	if (t->blocks > 1)
-		return add_stack(s, m, i, list, n, e);
 	const struct stem *r = set_their_name(s, t->name, 0, name);
 	if (!r)
 		return err_set(
@@ -157,13 +171,17 @@ int64_t foreign_max(const struct model *m)
 	return n;
 }
 
-int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
-	struct foreign **out, struct err *e)
+/* Lists all tensors; each stack of experts as one (`whole_stacks`) or as its matrices. */
+static int list_all(const struct scheme *s, const struct model *m, int64_t vocab,
+	bool whole_stacks, struct foreign **out, struct err *e)
 {
-	struct foreign *list = xcalloc(2 * (size_t)foreign_max(m), sizeof(*list));
+	int64_t max = whole_stacks ? m->n_tensors : foreign_max(m);
+	struct foreign *list = xcalloc(2 * (size_t)max, sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
-		rc = add_tensor(s, m, i, vocab, list, &n, e);
+		rc = !m->tensors[i].blocks ? add_tensor(s, m, i, vocab, list, &n, e)
+		     : whole_stacks	   ? add_whole_stack(s, m, i, list, &n, e)
+					   : add_stack(s, m, i, list, &n, e);
 	int n_own = n;
 	for (int i = 0; i < n_own && s->has_biases && !m->bias && !rc; i++) {
 		const char *kind;
@@ -177,6 +195,18 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	if (rc)
 		free(list);
 	return rc ? -1 : n;
+}
+
+int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e)
+{
+	return list_all(s, m, vocab, false, list, e);
+}
+
+int foreign_list_stacks(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e)
+{
+	return list_all(s, m, vocab, true, list, e);
 }
 
 /* Where a class has a parameter. `part`: before the layers (0), in one (1), after them (2). */
@@ -253,7 +283,8 @@ const struct torch_item *stems_find_item(const struct torch_names *x, const char
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
 	if (!s)
-		return torch_names_find(x, ours);
+		return x->dialect->find ? x->dialect->find(x, ours)
+					: torch_names_find(x, ours);
 	const struct torch_item *item =
 		set_their_name(s, ours, 0, name) ? torch_names_find(x, name) : NULL;
 	return !item && set_stack_name(s, ours, name) ? torch_names_find(x, name) : item;
@@ -278,7 +309,6 @@ static int set_block_source(
 {
 	const int i = f->part[0];
 	const struct tensor *t = &x->m->tensors[i];
-	struct tensor_source *s = get_source(x, group, i);
 	const int64_t rows = f->outputs[0], block = f->first / rows;
 	const struct block_source *own = get_source(x, SOURCE_MODEL, i)->blocks;
 	const struct torch_item *parameter = group && own ? own[block].item : NULL;
@@ -298,11 +328,7 @@ static int set_block_source(
 			return report_wrong_shape(x, item, e);
 		first = f->first;
 	}
-	if (!s->blocks) {
-		*s = make_source(x, i, item, 0, false);
-		s->blocks = xcalloc((size_t)t->blocks, sizeof(*s->blocks));
-	}
-	s->blocks[block] = (struct block_source){item, first};
+	set_block(x, group, i, (int)block, (struct block_source){item, first});
 	return 0;
 }
 

@@ -14,8 +14,8 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 		{m->qk_norm_all, "--qk-norm-all is supported on CPUs only"},
-		{o->ep > 1, "--ep is supported on CPUs only"},
 		{o->check_sums, "--check-sums is supported on CPUs only"},
+		{m->expert_capacity > 0, "--expert-capacity is supported on CPUs only"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
@@ -51,6 +51,9 @@ static int check_graph(const struct train_opts *o, struct err *e)
 		{o->edit.config.delay > 0,
 			"--cuda-graph cannot be used with --edit-sync-delay: a graph repeats "
 			"the same step, but fragments are synchronized in some steps only"},
+		{o->ep > 1,
+			"--cuda-graph cannot be used with --ep: a graph repeats the same messages, "
+			"but the router decides how many rows each rank gets"},
 	};
 	return o->graph ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }

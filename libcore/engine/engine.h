@@ -110,6 +110,10 @@ struct trainer {
 	/* Inputs and results of a step's end, in device memory; and a host copy of the results. */
 	struct step_terms *terms;
 	struct step_report *end, ended;
+	/* Host copy of the losses and the slots of the step's routers, which device_host_wait() of
+	 * the ticket completes; NULL before the first step. */
+	struct exact *router_losses;
+	uint64_t router_ticket;
 	struct trainer_profile {
 		int64_t first, last; /* steps; 0: none */
 		bool running;

@@ -319,11 +319,10 @@ static int check_experts(const struct train_opts *o, struct err *e)
 		{o->dtype == PRECISION_FLOAT8,
 			"--dtype float8 and --experts are mutually exclusive: a float8 scale "
 			"belongs to a whole weight, but experts are stacked in one"},
-		{o->optimizer == OPTIMIZER_MUON,
-			"--optimizer muon does not support --experts yet"},
-		{o->model.balance_loss > 0 && o->model.balance_over == BALANCE_MODEL &&
-				o->resolved.degree[AXIS_PP] > 1,
-			"--balance-over model does not support --pp yet"},
+		{o->edit.workers > 0 && o->model.balance_loss > 0 &&
+				o->model.balance_over == BALANCE_BATCH,
+			"--edit-workers and --balance-over batch are mutually exclusive: each "
+			"worker would count its own part of the batch"},
 		{o->edit.workers > 0 && o->model.router_bias_rate > 0,
 			"--edit-workers and --router-bias are mutually exclusive: each worker "
 			"would balance its own part of the batch"},

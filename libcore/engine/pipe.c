@@ -157,15 +157,24 @@ static int tag_of(const struct pipe *x, int receiver, enum direction d)
 	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
 }
 
+/* Returns true if counts of experts follow the slot's activations and gradients. */
+static bool has_counts(const struct pipe *x, const struct slot *o)
+{
+	return o->acts.slots.p && x->pass->micro.train;
+}
+
 /* Starts to send the slot's output or gradient to a neighbor stage on another rank, if any. */
 static void send_to_stage(
 	struct pipe *x, struct pipe_stage *y, struct slot *o, enum direction d)
 {
 	struct mat m = d == DOWNSTREAM ? o->acts.x_out : o->acts.dx;
-	int to = y->number + (d == DOWNSTREAM ? 1 : -1);
 	if (!y->out[d])
 		return;
-	comm_send(&o->out[d], m.p, mat_bytes(m), !y->out[d]->rank, tag_of(x, to, d));
+	int tag = tag_of(x, y->number + (d == DOWNSTREAM ? 1 : -1), d);
+	int to = !y->out[d]->rank;
+	comm_send(&o->out[d], m.p, mat_bytes(m), to, tag);
+	if (has_counts(x, o))
+		comm_send(&o->out[d], o->acts.slots.p, mat_bytes(o->acts.slots), to, tag);
 	comm_start(&o->out[d]);
 }
 
@@ -176,8 +185,20 @@ static void receive_from_stage(
 	struct mat m = d == DOWNSTREAM ? o->acts.x_in : o->acts.dx;
 	if (!y->in[d])
 		return;
-	comm_recv(&o->in[d], m.p, mat_bytes(m), !y->in[d]->rank, tag_of(x, y->number, d));
+	int tag = tag_of(x, y->number, d);
+	int from = !y->in[d]->rank;
+	comm_recv(&o->in[d], m.p, mat_bytes(m), from, tag);
+	if (has_counts(x, o))
+		comm_recv(
+			&o->in[d], o->acts.slots.p, mat_bytes(o->acts.slots), from, tag);
 	comm_post(&o->in[d]);
+}
+
+/* Copies the counts of experts between stages of this rank. */
+static void copy_counts(struct pipe *x, const struct slot *to, const struct slot *from)
+{
+	if (has_counts(x, to))
+		x->pass->d->k->copy(x->pass->d, to->acts.slots, from->acts.slots);
 }
 
 /* Copies the output of the previous stage to the input, if that stage is on this rank. */
@@ -188,6 +209,7 @@ static void copy_input(
 		return;
 	const struct slot *previous = find_slot(find_stage(x, y->number - 1), micro);
 	x->pass->d->k->copy(x->pass->d, o->acts.x_in, previous->acts.x_out);
+	copy_counts(x, o, previous);
 }
 
 /* Copies the gradient to the previous stage, if that stage is on this rank. */
@@ -198,6 +220,7 @@ static void copy_gradient(
 		return;
 	const struct slot *previous = find_slot(find_stage(x, y->number - 1), micro);
 	x->pass->d->k->copy(x->pass->d, previous->acts.dx, o->acts.dx);
+	copy_counts(x, previous, o);
 }
 
 /* Starts a transfer if need be, and blocks until it is complete. Adds the time to x->waited. */

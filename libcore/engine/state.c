@@ -74,6 +74,22 @@ static void free_description(struct ckpt_write *w)
 	free((void *)w->tensors);
 	free((void *)w->config);
 	free((void *)w->numbers);
+	free((void *)w->load);
+}
+
+/* Returns the load of the experts for a checkpoint, and sets *n; NULL: the run has none. */
+static double *get_load(struct trainer *t, int64_t *n)
+{
+	const struct model_config *c = &t->model.c;
+	*n = c->layers * c->experts;
+	if (!t->pass.router.load)
+		return NULL;
+	scoped_ptr float *load = xcalloc((size_t)*n, sizeof(*load));
+	double *out = xcalloc((size_t)*n, sizeof(*out));
+	device_get(&t->d, load, t->pass.router.load, (size_t)*n * sizeof(*load));
+	for (int64_t i = 0; i < *n; i++)
+		out[i] = (double)load[i];
+	return out;
 }
 
 int64_t state_copy_bytes(const struct trainer *t)
@@ -128,6 +144,7 @@ int state_save_begin(struct trainer *t, const char *path, bool background, struc
 	w.with = t;
 	w.info.param_hash = store_hash(t->store);
 	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
+	w.load = get_load(t, &w.n_load);
 	if (background)
 		allocate_copy(t);
 	background = background && t->copy.state == COPY_ALLOCATED;
@@ -468,19 +485,52 @@ static int load_groups(
 	return 0;
 }
 
-/* Collective. Broadcasts the numbers in rank 0's file to all ranks, for saved_numbers.load(). */
-static struct ckpt broadcast_numbers(
+/* Collective. Broadcasts *n numbers of rank 0. Returns a copy, which the caller frees. */
+static double *broadcast_numbers(struct comm *send, const double *from, int64_t *n)
+{
+	comm_bcast(send, n, sizeof(*n), 0);
+	size_t n_bytes = (size_t)*n * sizeof(double);
+	double *copy = xcalloc(1, n_bytes + 1);
+	if (from && n_bytes)
+		memcpy(copy, from, n_bytes);
+	comm_bcast(send, copy, (int64_t)n_bytes, 0);
+	return copy;
+}
+
+/* Collective. Broadcasts the numbers and the load in rank 0's file to all ranks. */
+static struct ckpt broadcast_all_numbers(
 	const struct source *s, const char *path, struct comm *send)
 {
 	struct ckpt c = {.path = (char *)path, .info = s->what.info};
 	c.n_numbers = s->c ? s->c->n_numbers : 0;
-	comm_bcast(send, &c.n_numbers, sizeof(c.n_numbers), 0);
-	size_t n_bytes = (size_t)c.n_numbers * sizeof(*c.numbers);
-	c.numbers = xcalloc(1, n_bytes + 1);
-	if (s->c && n_bytes)
-		memcpy(c.numbers, s->c->numbers, n_bytes);
-	comm_bcast(send, c.numbers, (int64_t)n_bytes, 0);
+	c.n_load = s->c ? s->c->n_load : 0;
+	c.numbers = broadcast_numbers(send, s->c ? s->c->numbers : NULL, &c.n_numbers);
+	c.load = broadcast_numbers(send, s->c ? s->c->load : NULL, &c.n_load);
 	return c;
+}
+
+/* Sets the load of the experts; a file without it was saved by a run that balances otherwise. */
+static int set_load(struct trainer *t, const struct ckpt *c, struct err *e)
+{
+	const struct model_config *m = &t->model.c;
+	int64_t n = m->layers * m->experts;
+	if (!t->pass.router.load || !c->n_load)
+		return 0;
+	if (c->n_load != n)
+		return err_set(e, EX_DATAERR,
+			"%s: router.load has %lld values, not %lld layers x %lld experts",
+			c->path, (long long)c->n_load, (long long)m->layers,
+			(long long)m->experts);
+	scoped_ptr float *load = xcalloc((size_t)n, sizeof(*load));
+	for (int64_t i = 0; i < n; i++) {
+		if (!(c->load[i] >= 0 && c->load[i] <= 1))
+			return err_set(e, EX_DATAERR,
+				"%s: router.load has %g, which is not between 0 and 1",
+				c->path, c->load[i]);
+		load[i] = (float)c->load[i];
+	}
+	device_put(&t->d, t->pass.router.load, load, (size_t)n * sizeof(*load));
+	return 0;
 }
 
 /* Collective. Loads everything except the tensors. `send`: only rank 0 has the file. */
@@ -489,14 +539,16 @@ static int load_progress(struct trainer *t, const struct source *s, const char *
 {
 	struct ckpt numbers = {.numbers = NULL};
 	if (send)
-		numbers = broadcast_numbers(s, path, send);
+		numbers = broadcast_all_numbers(s, path, send);
+	const struct ckpt *c = send ? &numbers : s->c;
 	t->loaded_step = s->what.step;
-	if (!set_loss_scale(t, &s->what.info, path, e)) {
+	if (!set_loss_scale(t, &s->what.info, path, e) && !set_load(t, c, e)) {
 		set_progress(t, &s->what.info);
 		if (t->numbers)
-			t->numbers->load(t, send ? &numbers : s->c, s->what.anchor, e);
+			t->numbers->load(t, c, s->what.anchor, e);
 	}
 	free(numbers.numbers);
+	free(numbers.load);
 	return comm_agree(t->world, e); /* rank 0 may have found an error in the file */
 }
 

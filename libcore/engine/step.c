@@ -253,7 +253,7 @@ static void sum_over_world(struct trainer *t, void *x, int64_t n)
  * counted the same slots. */
 static void sum_router(struct trainer *t)
 {
-	int64_t n = t->model.c.layers * t->model.c.experts;
+	int64_t n = router_counters(&t->model.c);
 	const struct router_state *x = &t->pass.router;
 	if (!n)
 		return;
@@ -261,6 +261,26 @@ static void sum_router(struct trainer *t)
 		t->d.k->zero(&t->d, mat(x->slots, 1, 2 * n));
 	sum_over_world(t, x->slots, n);
 	sum_over_world(t, x->losses, N_ROUTER_LOSSES * EXACT_WORDS);
+}
+
+/* Starts to copy the sums of the step's routers to the host, so that the host need not wait for the
+ * update, which is enqueued after this. */
+static void read_router_begin(struct trainer *t)
+{
+	const struct router_state *x = &t->pass.router;
+	size_t n_bytes = (size_t)router_counters(&t->model.c) * sizeof(int64_t);
+	size_t losses = N_ROUTER_LOSSES * sizeof(*x->losses);
+	if (!n_bytes)
+		return;
+	if (!t->router_losses)
+		t->router_losses = device_shared(&t->d, losses + n_bytes);
+	if (!t->router_losses)
+		die(EX_FAILED,
+			"out of pinned memory: the counts of experts need %zu bytes",
+			losses + n_bytes);
+	device_copy_begin(&t->d, true, t->router_losses, x->losses, losses, 0);
+	t->router_ticket = device_copy_begin(
+		&t->d, true, &t->router_losses[N_ROUTER_LOSSES], x->slots, n_bytes, 0);
 }
 
 /* Raises r->expert_violation to the violation of a layer with these slots, and counts idle experts. */
@@ -280,19 +300,20 @@ static void add_layer_slots(struct step_result *r, const int64_t *slots, int64_t
 static void collect_router(struct trainer *t, struct step_result *r)
 {
 	const struct model_config *c = &t->model.c;
-	struct exact losses[N_ROUTER_LOSSES];
-	size_t n = (size_t)(c->layers * c->experts);
+	size_t n = (size_t)router_counters(c);
 	double terms = (double)(layout_worker_batch(&t->o) * c->context) *
 		       (double)model_layers_of_kind(&t->model, 1);
 	if (!n)
 		return;
-	scoped_ptr int64_t *slots = xcalloc(n, sizeof(*slots));
-	device_get(&t->d, losses, t->pass.router.losses, sizeof(losses));
-	device_get(&t->d, slots, t->pass.router.slots, n * sizeof(*slots));
+	device_host_wait(&t->d, t->router_ticket);
+	const struct exact *losses = t->router_losses;
+	const int64_t *slots = (const int64_t *)(const void *)&losses[N_ROUTER_LOSSES];
 	for (int i = 0; i < N_ROUTER_LOSSES; i++)
 		r->router_loss[i] = exact_round(&losses[i]) / terms;
 	r->experts_idle = 0;
 	r->expert_violation = 0;
+	if (c->expert_capacity > 0)
+		r->dropped = (double)slots[n - 1] / terms / (double)c->experts_per_token;
 	for (int64_t l = 0; l < c->layers; l++)
 		if (layer_has_experts(c, l))
 			add_layer_slots(r, slots + l * c->experts, c->experts);
@@ -313,7 +334,7 @@ void step_update(struct trainer *t)
 	if (t->before_update)
 		t->before_update(t->before_update_with);
 	trace_begin("update", -1);
-	router_update_bias(&t->pass, &t->end->results.update);
+	router_update_state(&t->pass, &t->end->results.update);
 	optim_update(t->optim, &t->end->results.update);
 	if (t->model.c.router_bias_rate > 0 && t->store->c.zero && t->store->c.zero < 3)
 		store_updated(t->store, false); /* also gathers biases */
@@ -348,6 +369,7 @@ static void enqueue_step(struct work *w)
 	write_terms(t, w->r);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
+	read_router_begin(t);
 	if (updates_ahead(w))
 		step_update(t);
 }

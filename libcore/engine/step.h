@@ -19,6 +19,7 @@ struct step_result {
 	 * the largest share of an expert in its layer, times experts, less 1; experts without a slot */
 	double router_loss[N_ROUTER_LOSSES], expert_violation;
 	int64_t experts_idle;
+	double dropped; /* fraction of the slots beyond the capacity of an expert */
 	double forward, backward, data; /* seconds */
 	double bubble; /* fraction of the slowest rank's time in which pipeline ranks were idle */
 	int64_t vote[STEP_VOTES]; /* sums over the ranks */

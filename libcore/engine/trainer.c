@@ -127,6 +127,8 @@ void trainer_dismantle(struct trainer *t)
 {
 	optim_close(t->optim);
 	store_free(t->store);
+	if (t->router_losses)
+		device_shared_free(&t->d, t->router_losses);
 	pass_release(&t->pass);
 	pipe_close(&t->pipe);
 	schedule_release(&t->schedule);

@@ -381,6 +381,18 @@ static int read_mixtral(const struct hf_reader *r, struct model_config *c)
 	return read_experts(r, "num_experts", 8, 2, c);
 }
 
+/* Reads OLMoE's keys: all layers have experts of intermediate_size, and norms cover all heads. */
+static int read_olmoe(const struct hf_reader *r, struct model_config *c)
+{
+	if (get_key(r, "clip_qkv"))
+		return not_supported(r, "clip_qkv", "is not null");
+	c->qk_norm_all = true;
+	return read_experts(r, "num_experts", 64, 8, c) ||
+			       get_bool(r, "norm_topk_prob", false, &c->router_norm)
+		       ? -1
+		       : 0;
+}
+
 /* Reads which layers are dense. Besides decoder_sparse_step, only the first layers can be. */
 static int read_dense_layers(const struct hf_reader *r, struct model_config *c)
 {
@@ -491,6 +503,9 @@ const struct hf_class hf_classes[] = {
 	[HF_MIXTRAL] = {"MixtralForCausalLM", "mixtral", .scheme = &scheme_mixtral,
 		.kv_heads = 8, .context = 131072, .theta = 1e6, .eps = 1e-5,
 		.windows = true, .read = read_mixtral},
+	[HF_OLMOE] = {"OlmoeForCausalLM", "olmoe", .scheme = &scheme_qwen_moe,
+		.context = 4096, .theta = 1e4, .eps = 1e-5, .qk_norm = true,
+		.attention_bias = true, .read = read_olmoe},
 	[HF_QWEN2_MOE] = {"Qwen2MoeForCausalLM", "qwen2_moe", .scheme = &scheme_qwen_moe,
 		.kv_heads = 16, .context = 32768, .theta = 1e4, .windows = true,
 		.window = 4096, .window_from = 28, .window_off = true, .qkv_bias = true,

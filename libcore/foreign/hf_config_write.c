@@ -59,6 +59,7 @@ static const struct hf_class *choose_class(const struct model *m)
 	if (m->c.experts)
 		return &hf_classes[m->c.router == ROUTER_SIGMOID ? HF_DOTS1
 				   : m->c.shared_expert_dim	 ? HF_QWEN2_MOE
+				   : m->c.qk_norm_all		 ? HF_OLMOE
 				   : m->c.qk_norm		 ? HF_QWEN3_MOE
 								 : HF_MIXTRAL];
 	return &hf_classes[m->c.qk_norm			 ? HF_QWEN3
@@ -107,8 +108,10 @@ static void add_experts(json_t *o, const struct model *m, const struct hf_class 
 	json_object_set_new(o, "num_experts_per_tok", json_integer(c->experts_per_token));
 	if (class == &hf_classes[HF_MIXTRAL])
 		return;
-	json_object_set_new(o, "moe_intermediate_size", json_integer(c->expert_dim));
 	json_object_set_new(o, "norm_topk_prob", json_boolean(c->router_norm));
+	if (class == &hf_classes[HF_OLMOE])
+		return;
+	json_object_set_new(o, "moe_intermediate_size", json_integer(c->expert_dim));
 	if (is_dots1) {
 		int64_t groups = max64(1, c->router_groups);
 		json_object_set_new(
@@ -185,11 +188,12 @@ static int check_gpt2(const struct model *m, struct err *e)
 static const char *find_unsupported_option(const struct model *m)
 {
 	const char *part = model_unsupported_part(m);
-	return part			       ? part
-	       : m->c.moe_not && *m->c.moe_not ? "moe-not"
-	       : m->c.rotary		       ? "rotary-channels"
-	       : m->c.attention_scale > 0      ? "attention-scale"
-					       : NULL;
+	return part				   ? part
+	       : m->c.moe_not && *m->c.moe_not	   ? "moe-not"
+	       : m->c.rotary			   ? "rotary-channels"
+	       : m->c.qk_norm_all && !m->c.experts ? "qk-norm-all"
+	       : m->c.attention_scale > 0	   ? "attention-scale"
+						   : NULL;
 }
 
 /* Returns an option of a mixture of experts that its class lacks; NULL if there is none. */
@@ -198,9 +202,12 @@ static const char *find_unsupported_router(const struct model *m)
 	const struct model_config *c = &m->c;
 	const struct hf_class *class = choose_class(m);
 	bool is_dots1 = class == &hf_classes[HF_DOTS1];
+	bool is_olmoe = class == &hf_classes[HF_OLMOE];
 	bool is_mixtral = class == &hf_classes[HF_MIXTRAL];
+	bool is_uniform = is_mixtral || is_olmoe; /* all layers have equal experts */
 	bool is_qwen2 = class == &hf_classes[HF_QWEN2_MOE];
-	return !is_dots1 && c->router_scale != 1   ? "router-scale"
+	return !is_dots1 && c->router		   ? "router"
+	       : !is_dots1 && c->router_scale != 1 ? "router-scale"
 	       : !is_dots1 && c->router_groups > 1 ? "router-groups"
 	       : is_dots1 && c->moe_every > 1	   ? "moe-every"
 	       : is_dots1 && c->shared_expert_dim % c->expert_dim
@@ -208,14 +215,17 @@ static const char *find_unsupported_router(const struct model *m)
 	       : c->shared_expert_gate != is_qwen2
 		       ? is_qwen2 ? "--no-shared-expert-gate" : "shared-expert-gate"
 	       : is_mixtral && !c->router_norm			 ? "--no-router-norm"
-	       : is_mixtral && (c->moe_from || c->moe_every > 1) ? "dense layers"
-	       : is_mixtral && c->expert_dim != c->ffn_dim
+	       : is_uniform && (c->moe_from || c->moe_every > 1) ? "dense layers"
+	       : is_uniform && c->expert_dim != c->ffn_dim
 		       ? "an expert-dim other than ffn-dim"
-	       : is_dots1 && !c->qk_norm  ? "no qk-norm"
-	       : is_qwen2 && c->qk_norm	  ? "qk-norm"
-	       : is_qwen2 && !m->qkv_bias ? "no biases of queries, keys and values"
-	       : c->nope_every		  ? "nope-every"
-					  : NULL;
+	       : is_olmoe && model_q_width(m) != c->dim
+		       ? "a head size other than hidden size / heads"
+	       : is_dots1 && c->qk_norm_all ? "qk-norm-all"
+	       : is_dots1 && !c->qk_norm    ? "no qk-norm"
+	       : is_qwen2 && c->qk_norm	    ? "qk-norm"
+	       : is_qwen2 && !m->qkv_bias   ? "no biases of queries, keys and values"
+	       : c->nope_every		    ? "nope-every"
+					    : NULL;
 }
 
 /* Fails if no class supports the model. */
@@ -237,6 +247,9 @@ static int check_class(const struct model *m, struct err *e)
 		return err_set(e, EX_DATAERR,
 			"LlamaForCausalLM does not support activation functions other than "
 			"SwiGLU");
+	if (c->window && class == &hf_classes[HF_OLMOE])
+		return err_set(
+			e, EX_DATAERR, "%s does not support a window", class->name);
 	if (c->window && !class->window_off && (c->window_from || c->window_skip))
 		return err_set(e, EX_DATAERR,
 			"%s does not support a window in only some layers", class->name);

@@ -42,9 +42,10 @@ struct hf {
 	/* [our tensor] index of the foreign tensor; first output in the foreign tensor. */
 	int *source;
 	int64_t *first;
-	/* Cache: a whole transposed tensor, and its index. */
+	/* Cache: a whole transposed tensor, or one expert of a stack, and its index. */
 	float *whole;
 	int cached; /* -1: none */
+	int64_t cached_expert;
 };
 
 static void close_hf(struct ckpt_view *v)
@@ -105,11 +106,45 @@ static int read_rotated(
 	return rc;
 }
 
+/* Reads all matrices of one expert of a stack into h->whole, unless they are there already. */
+static int cache_expert(struct hf *h, int index, int64_t expert, struct err *e)
+{
+	const struct foreign *f = &h->list[index];
+	if (h->cached == index && h->cached_expert == expert)
+		return 0;
+	h->cached = -1;
+	h->whole = xrealloc(h->whole, (size_t)(f->dims[1] * f->dims[2]) * sizeof(float));
+	if (torch_read(&h->files, h->items[index], expert, 1, h->whole, e))
+		return -1;
+	h->cached = index;
+	h->cached_expert = expert;
+	return 0;
+}
+
+/* Reads rows of a stack of experts, which is one foreign tensor. */
+static int read_whole_stack(
+	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
+{
+	const int index = h->source[r->tensor];
+	const int64_t rows = h->list[index].dims[1];
+	for (int64_t i = 0, n; i < r->n; i += n) {
+		int64_t first = (r->row + i) % rows;
+		n = min64(r->n - i, rows - first);
+		if (cache_expert(h, index, (r->row + i) / rows, e))
+			return -1;
+		memcpy(out + i * width, h->whole + first * width,
+			(size_t)(n * width) * sizeof(*out));
+	}
+	return 0;
+}
+
 /* Reads rows of a stack of experts, which has one foreign tensor per matrix of an expert. */
 static int read_stack(
 	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
 {
 	int rc = 0;
+	if (h->list[h->source[r->tensor]].ndim == 3)
+		return read_whole_stack(h, r, width, out, e);
 	for (int64_t i = 0, n; i < r->n && !rc; i += n) {
 		int64_t rows = h->list[h->source[r->tensor]].dims[0];
 		int64_t block = (r->row + i) / rows, first = (r->row + i) % rows;
@@ -146,7 +181,9 @@ static void append_file_name(const struct ckpt_view *v, int tensor, struct str *
 {
 	const struct hf *h = v->with;
 	int index = h->source[tensor], blocks = h->m.tensors[tensor].blocks;
-	if (h->list[index].stacked)
+	if (h->list[index].ndim == 3)
+		str_puts(out, h->items[index]->name);
+	else if (blocks > 1)
 		str_printf(
 			out, "%s and %d more tensors", h->items[index]->name, blocks - 1);
 	else if (h->items[index])
@@ -173,8 +210,10 @@ static bool may_be_missing(const struct hf *h, const char *name)
 static int check_shape(const struct hf *h, const struct foreign *f,
 	const struct torch_item *t, struct err *e)
 {
-	if (t->ndim == f->ndim && t->dims[0] == f->dims[0] &&
-		(f->ndim == 1 || t->dims[1] == f->dims[1]))
+	int same = 0;
+	while (t->ndim == f->ndim && same < f->ndim && t->dims[same] == f->dims[same])
+		same++;
+	if (same == f->ndim)
 		return 0;
 	return err_set(e, EX_DATAERR, "%s: the shape of %s does not fit config.json",
 		h->path, t->name);
@@ -296,6 +335,35 @@ static int directory_length(const char *path)
 	return slash ? (int)(slash + 1 - path) : 0;
 }
 
+/* Returns true if the file has the stacks of experts that transformers 5 has in memory. */
+static bool has_stacks(const struct hf *h)
+{
+	const struct scheme *s = scheme_in_memory(h->config.scheme);
+	char name[FOREIGN_NAME];
+	for (int i = 0; i < h->m.n_tensors; i++)
+		if (h->m.tensors[i].blocks &&
+			set_stack_name(s, h->m.tensors[i].name, name) &&
+			find_item(h, name))
+			return true;
+	return false;
+}
+
+/* Lists the foreign tensors. Fails if the file has fewer tensors, before memory is allocated. */
+static int list_tensors(struct hf *h, const char *config, struct err *e)
+{
+	const bool stacks = h->config.c.experts && has_stacks(h);
+	const int64_t n = stacks ? h->m.n_tensors : foreign_max(&h->m);
+	const struct scheme *s = h->config.scheme;
+	if (h->config.c.experts && n > h->files.n)
+		return err_set(e, EX_DATAERR,
+			"%s: the model has %lld tensors, but %s has only %lld", config,
+			(long long)n, h->path, (long long)h->files.n);
+	h->n = stacks ? foreign_list_stacks(
+				scheme_in_memory(s), &h->m, h->m.c.vocab, &h->list, e)
+		      : foreign_list(s, &h->m, h->m.c.vocab, &h->list, e);
+	return h->n < 0 ? -1 : 0;
+}
+
 /* Reads config.json and the headers, and checks that the tensors fit the configuration. */
 static int load_model(struct hf *h, const char *config, const char *given, struct err *e)
 {
@@ -318,13 +386,7 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", config);
 	}
-	if (h->config.c.experts && foreign_max(&h->m) > h->files.n)
-		return err_set(e, EX_DATAERR,
-			"%s: the model has %lld tensors, but %s has only %lld", config,
-			(long long)foreign_max(&h->m), h->path, (long long)h->files.n);
-	if (check_options(h, config, e) ||
-		(h->n = foreign_list(
-			 h->config.scheme, &h->m, h->m.c.vocab, &h->list, e)) < 0 ||
+	if (check_options(h, config, e) || list_tensors(h, config, e) ||
 		find_items(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	locate_tensors(h);

@@ -37,6 +37,7 @@ enum hf_class_id {
 	HF_GEMMA3,
 	HF_GLM4,
 	HF_MIXTRAL,
+	HF_OLMOE,
 	HF_QWEN2_MOE,
 	HF_QWEN3_MOE,
 	HF_DOTS1,

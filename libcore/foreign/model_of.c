@@ -141,6 +141,8 @@ static void append_options(const struct model *m, struct str *out)
 		append_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
+	if (c->qk_norm_all)
+		str_puts(out, "qk-norm-all = yes\n");
 	if (c->experts)
 		append_experts(c, out);
 	append_scales(c, out);

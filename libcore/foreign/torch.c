@@ -122,11 +122,12 @@ static int read_stack(struct torch_view *x, const struct tensor_source *s,
 				return -1;
 			continue;
 		}
-		const struct tensor_source expert = {
-			.item = b->item, .layer = at / b->item->dims[1]};
-		if (cache_rows(x, &expert, expert.layer, 1, e))
+		/* (a row of the item is an expert, or all experts of a layer) */
+		const int64_t all = torch_row_size(b->item) / width;
+		const struct tensor_source first = {.item = b->item, .layer = at / all};
+		if (cache_rows(x, &first, first.layer, 1, e))
 			return -1;
-		memcpy(out, x->whole + at % b->item->dims[1] * width,
+		memcpy(out, x->whole + at % all * width,
 			(size_t)(n * width) * sizeof(*out));
 	}
 	return 0;

@@ -206,7 +206,7 @@ static int read_config(struct model_config *c, bool *pairs,
 	c->vocab = shape->vocab;
 	c->bias = shape->bias;
 	c->qk_norm = shape->qk_norm;
-	c->head_dim = c->head_dim ? c->head_dim : shape->head_dim;
+	c->head_dim = c->head_dim || c->qk_norm_all ? c->head_dim : shape->head_dim;
 	c->tie = c->tie == BY_ARCH ? shape->tie : c->tie;
 	return 0;
 }

@@ -9,35 +9,13 @@
  *
  * Ranks may divide the experts (parallel/dispatch.h). Then the rows of all their slots go to the
  * ranks of the experts, where they are sorted by (expert, source, chunk, row), and the results come
- * back. "Here" are the rows of this rank's experts; with one rank they are its own sorted slots. */
-#include "model/router.h"
+ * back. "Here" are the rows of this rank's experts; with one rank they are its own sorted slots.
+ * While rows are under way, a rank computes the shared expert, by the calls that one rank makes. */
+#include "model/experts.h"
 
-/* Activations. Shared expert: y = act(a, b). Experts: results of W1 and W3; the choice of a row's
- * experts, ascending; their gates; log-sum-exp of the scores; the place of each slot in the sorted
- * rows; the slot at each place; the first place of each (expert, chunk); results of W2; the slots of
- * each [chunk][sequence][expert]; their fractions for the balance loss. If ranks divide the experts:
- * the offsets of the rows here, and the rows of h that are here. */
-enum {
-	SY = INNER_RESULT,
-	SA = IN_RESULT,
-	SB,
-	AB,
-	IDS,
-	GATES,
-	LSE,
-	PLACES,
-	SLOTS,
-	OFFSETS,
-	Y,
-	COUNTS,
-	FRACTIONS,
-	HERE,
-	X
-};
-/* Gradients of sa, sb and ab; gate times the input of W2, of the experts and of the shared expert; of
- * the router's scores and the shared expert's score; of the input of W1 and W3; of the gates. If
- * ranks divide the experts: of y, the rows here. */
-enum { DSA, DSB, DAB = SUBLAYER_INPUTS, GA, GSY, DSCORES, DSHARED, DX, DGATES, DY };
+#include <math.h>
+
+#include "model/router.h"
 
 static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
@@ -45,7 +23,7 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 	int64_t dim = c->dim, n = c->experts, f = c->expert_dim, s = c->shared_expert_dim;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
 	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate,
-	     bias = c->router == ROUTER_SIGMOID;
+	     bias = c->router != ROUTER_SOFTMAX;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"ffn_norm.weight",      dim,       0,   TP_SPLIT_NONE, ROW_NORM,     norm,  &t->norm},
@@ -65,23 +43,6 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 
 /* ---- shapes ---------------------------------------------------------------------- */
 
-static int64_t per_row(const struct pass *p)
-{
-	return p->m->c.experts_per_token;
-}
-
-/* Returns the columns of gates: of a row's experts, and of the shared expert. */
-static int64_t gate_cols(const struct pass *p)
-{
-	return per_row(p) + p->m->c.shared_expert_gate;
-}
-
-/* Returns the rows of all local chunks. */
-static int64_t all_rows(const struct pass *p)
-{
-	return p->cp.local * p->rows;
-}
-
 static int64_t all_slots(const struct pass *p)
 {
 	return all_rows(p) * per_row(p);
@@ -92,20 +53,15 @@ static int64_t n_groups(const struct pass *p)
 	return p->m->c.experts * p->cp.local;
 }
 
-static bool divides_experts(const struct pass *p)
-{
-	return p->experts.c->size > 1;
-}
-
 /* Returns the number of rows here. */
 static int64_t rows_here(const struct pass *p)
 {
 	return divides_experts(p) ? dispatch_rows(&p->experts) : all_slots(p);
 }
 
-static bool has_shared(const struct pass *p)
+static bool has_capacity(const struct pass *p)
 {
-	return p->m->c.shared_expert_dim > 0;
+	return p->m->c.expert_capacity > 0;
 }
 
 static void set_expert_sizes(
@@ -128,6 +84,8 @@ static void set_expert_sizes(
 	acts[AB] = (struct mat_size){2 * f, act, KEPT, here};
 	acts[IDS] = acts[PLACES] = acts[SLOTS] = (struct mat_size){k, DT_F32, KEPT, rows};
 	acts[GATES] = (struct mat_size){gate_cols(p), DT_F32, KEPT, rows};
+	if (has_capacity(p))
+		acts[KEPT_GATES] = acts[GATES];
 	acts[LSE] = (struct mat_size){1, DT_F32, KEPT, rows};
 	acts[OFFSETS] = (struct mat_size){n_groups(p) + 1, DT_F32, KEPT, 1};
 	acts[Y] = (struct mat_size){c->dim, act, UNTIL_SUBLAYER_ENDS, slots};
@@ -136,6 +94,11 @@ static void set_expert_sizes(
 			(struct mat_size){dispatch_ints(&p->experts), DT_F32, KEPT, 1};
 		acts[X] = grads[DY] =
 			(struct mat_size){c->dim, act, KEPT, p->experts.capacity};
+	}
+	if (overlaps_shared(p)) {
+		acts[SHARED] =
+			(struct mat_size){c->dim, slice_type(p), UNTIL_SUBLAYER_ENDS};
+		grads[DSX] = (struct mat_size){c->dim, DT_F32, UNTIL_SUBLAYER_ENDS};
 	}
 	if (!p->c.decode_rows)
 		acts[COUNTS] = (struct mat_size){c->experts, DT_F32, UNTIL_SUBLAYER_ENDS,
@@ -150,12 +113,6 @@ static void set_expert_sizes(
 	grads[DX] = acts[Y];
 	grads[DGATES] = (struct mat_size){
 		gate_cols(p), DT_F32, UNTIL_INNER_ENDS, p->tp.local * rows};
-}
-
-/* Returns the rows of local slice s of x [slice][rows]. */
-static struct mat slice_of(struct mat x, int s, int64_t rows)
-{
-	return mat_rows(x, s * rows, rows);
 }
 
 /* Returns the rows of all slots of local slice s. */
@@ -204,23 +161,37 @@ static void reject_rows(struct pass *p, int64_t layer)
 	const struct dispatch *x = &p->experts;
 	if (x->c->rank)
 		comm_barrier(x->c);
+	double times = (double)x->most_rows / (double)all_slots(p);
 	die(EX_FAILED,
-		"layer %lld: the experts of a rank have %.2f times the balanced number of rows, "
-		"which is above --expert-room %g; give a larger --expert-room, or a smaller --ep",
-		(long long)layer, (double)x->most_rows / (double)all_slots(p),
-		p->c.expert_room);
+		"layer %lld: the experts of a rank got %lld rows, and have memory for %lld, by "
+		"--expert-room %g; give --expert-room %.2f or more, or a smaller --ep",
+		(long long)layer, (long long)x->most_rows, (long long)x->capacity,
+		p->c.expert_room, ceil(100 * times) / 100);
 }
 
-/* Exchanges the numbers of rows with the ranks that divide the experts. */
-static void exchange_counts(struct pass *p, const struct sublayer_run *sub)
+/* Returns the gates that multiply the results of experts, [row][gate_cols]. */
+static struct mat kept_gates(const struct pass *p, const struct sublayer_run *sub)
+{
+	return sub->acts->m[has_capacity(p) ? KEPT_GATES : GATES];
+}
+
+/* Starts to exchange the numbers of rows with the ranks that divide the experts. */
+static void counts_begin(struct pass *p, const struct sublayer_run *sub)
+{
+	if (divides_experts(p))
+		dispatch_counts_begin(&p->experts, own_offsets(p, sub));
+}
+
+static void counts_end(struct pass *p, const struct sublayer_run *sub)
 {
 	struct dispatch *x = &p->experts;
 	if (!divides_experts(p))
 		return;
-	dispatch_counts_begin(x, own_offsets(p, sub));
 	dispatch_counts_end(x, sub->acts->m[HERE].p);
 	if (x->most_rows > x->capacity)
 		reject_rows(p, sub->layer);
+	if (p->micro.train)
+		p->fullest_rows = max64(p->fullest_rows, x->most_rows);
 }
 
 /* Uses the numbers of rows of this layer and micro-batch, which were exchanged in its forward. */
@@ -230,23 +201,21 @@ static void use_counts(struct pass *p, const struct sublayer_run *sub)
 		dispatch_restore(&p->experts, own_offsets(p, sub), sub->acts->m[HERE].p);
 }
 
-/* Sends sorted rows of slots to the ranks of their experts. Returns the rows here, in `to`, or with
- * one rank the same rows. */
-static struct mat send_rows(struct pass *p, struct mat own, struct mat to)
-{
-	struct mat here = rows_to_experts_begin(&p->experts, own, to);
-	dispatch_end(&p->experts);
-	return divides_experts(p) ? mat_rows(here, 0, rows_here(p)) : here;
-}
-
-/* Returns the rows here of x [chunk][row][dim]: in `to`, or with one rank in scratch memory. */
-static struct mat take_rows(
-	struct pass *p, const struct sublayer_run *sub, struct mat x, struct mat to)
+/* Returns, in scratch memory, the own sorted rows of x [chunk][row][dim]: one per slot. */
+static struct mat own_rows(struct pass *p, const struct sublayer_run *sub, struct mat x)
 {
 	struct mat own = mat_alloc(p->d->scratch, all_slots(p), x.cols, x.type);
 	p->d->k->rows_take(p->d, own, mat_rows(x, 0, all_rows(p)), sub->acts->m[SLOTS].p,
 		gate_cols(p));
-	return send_rows(p, own, to);
+	return own;
+}
+
+/* Starts to send sorted rows of slots to the ranks of their experts, until dispatch_end(). Returns
+ * the rows here, in `to`, or with one rank the same rows. */
+static struct mat send_rows(struct pass *p, struct mat own, struct mat to)
+{
+	struct mat here = rows_to_experts_begin(&p->experts, own, to);
+	return divides_experts(p) ? mat_rows(here, 0, rows_here(p)) : here;
 }
 
 /* Returns the rows of h or of the gradient of y that are here, which the forward or inner backward
@@ -254,8 +223,7 @@ static struct mat take_rows(
 static struct mat taken_rows(
 	struct pass *p, const struct sublayer_run *sub, struct mat x, struct mat here)
 {
-	return divides_experts(p) ? mat_rows(here, 0, rows_here(p))
-				  : take_rows(p, sub, x, no_mat());
+	return divides_experts(p) ? mat_rows(here, 0, rows_here(p)) : own_rows(p, sub, x);
 }
 
 /* Returns the elements of gates, or gradients of gates, [row][gate_cols] as one column. */
@@ -284,27 +252,19 @@ static void route(struct pass *p, const struct sublayer_run *sub, struct loc loc
 	observe(p, "router", EXTENT_CHUNK, loc, gates);
 }
 
-/* Computes W1 and W3 of the shared expert. After the last slice, all rows are there: routes. */
+/* Computes W1 and W3 of the shared expert, unless that is done later. After the last slice, all
+ * rows are there: routes. */
 static void experts_in_forward(struct pass *p, const struct sublayer_run *sub,
 	struct loc loc, struct slice_gather *h)
 {
 	struct linear l[SUBLAYER_INPUTS] = {0};
 	int n = in_linears(p, sub, loc, &sub->acts->m[SA], l);
-	column_parallel_forward(p, loc, h, l, n);
+	if (!overlaps_shared(p))
+		column_parallel_forward(p, loc, h, l, n);
 	if (loc.slice < p->tp.local - 1 || sub->recomputes)
 		return;
 	slice_gather_end(h);
 	route(p, sub, loc);
-}
-
-static void shared_act_forward(struct pass *p, const struct sublayer_run *sub)
-{
-	const struct mat *m = sub->acts->m;
-	struct loc loc = {.layer = sub->layer};
-	for (; has_shared(p) && loc.chunk < p->cp.local; loc.chunk++)
-		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++)
-			p->d->k->act_fwd(p->d, p->m->act, mat_at(p, m[SY], loc),
-				mat_at(p, m[SA], loc), mat_at(p, m[SB], loc));
 }
 
 /* Computes W2 of slice s. */
@@ -319,39 +279,62 @@ static void w2_forward(struct pass *p, const struct sublayer_run *sub, int s)
 	p->d->k->expert_act_fwd(p->d, p->m->act, a, ab);
 	p->d->k->groups_fwd(p->d, y, a, linear_param(p, sub->tensors->w2, s), &groups);
 	rows_back_begin(&p->experts, y, own);
+	shared_w2_forward(p, sub, s);
 	dispatch_end(&p->experts);
 	arena_reset(p->d->scratch, mark);
 }
 
-static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub)
+/* Computes W1 and W3, and in the forward W2, from x, the rows here. */
+static void slices_forward(struct pass *p, const struct sublayer_run *sub, struct mat x)
 {
-	const struct router how = model_router(p);
 	const struct row_groups groups = row_groups(p, sub);
-	struct mat *m = sub->acts->m;
-	shared_act_forward(p, sub);
-	if (!sub->recomputes && router_counts(p))
-		router_count(p, sub->layer, m[COUNTS], m[FRACTIONS]);
-	if (!sub->recomputes) {
-		p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
-			all_rows(p), p->rows, gate_cols(p), &how);
-		exchange_counts(p, sub);
-	}
-	bool has_x = sub->recomputes && (!divides_experts(p) || keeps_act(p, sub, X));
-	bool has_ab = sub->recomputes && keeps_act(p, sub, AB);
-	if (has_x && has_ab)
-		return;
-	use_counts(p, sub);
-	size_t mark = arena_mark(p->d->scratch);
-	struct mat x = take_rows(p, sub, sub->acts->h, m[X]);
-	for (int s = 0; s < p->tp.local && !has_ab; s++) {
-		size_t before = arena_mark(p->d->scratch);
-		p->d->k->groups_fwd(p->d, here_of(p, m[AB], s), x,
+	for (int s = 0; s < p->tp.local; s++) {
+		size_t mark = arena_mark(p->d->scratch);
+		p->d->k->groups_fwd(p->d, here_of(p, sub->acts->m[AB], s), x,
 			linear_param(p, sub->tensors->w13, s), &groups);
 		if (!sub->recomputes)
 			w2_forward(p, sub, s);
-		arena_reset(p->d->scratch, before);
+		arena_reset(p->d->scratch, mark);
 		comm_poll();
 	}
+}
+
+/* Sorts the slots of the rows by their experts, and drops slots beyond the capacity. */
+static void sort_slots(struct pass *p, const struct sublayer_run *sub)
+{
+	const struct router how = model_router(p);
+	struct mat *m = sub->acts->m;
+	if (router_counts(p))
+		router_count(p, sub->layer, m[COUNTS], m[FRACTIONS]);
+	p->d->k->sort_slots(p->d, m[PLACES].p, m[SLOTS].p, m[OFFSETS].p, m[IDS].p,
+		all_rows(p), p->rows, gate_cols(p), &how);
+	if (has_capacity(p))
+		router_drop(p, m[KEPT_GATES], m[GATES], m[SLOTS].p, m[OFFSETS].p);
+}
+
+static void experts_inner_forward(struct pass *p, const struct sublayer_run *sub)
+{
+	bool has_x = sub->recomputes && (!divides_experts(p) || keeps_act(p, sub, X));
+	bool has_ab = sub->recomputes && keeps_act(p, sub, AB);
+	size_t mark = arena_mark(p->d->scratch);
+	if (has_x && has_ab) {
+		shared_forward(p, sub);
+		return;
+	}
+	if (!sub->recomputes) {
+		sort_slots(p, sub);
+		counts_begin(p, sub);
+	}
+	struct mat own = own_rows(p, sub, sub->acts->h);
+	if (sub->recomputes)
+		use_counts(p, sub);
+	else
+		counts_end(p, sub);
+	struct mat x = send_rows(p, own, sub->acts->m[X]);
+	shared_forward(p, sub);
+	dispatch_end(&p->experts);
+	if (!has_ab)
+		slices_forward(p, sub, x);
 	arena_reset(p->d->scratch, mark);
 }
 
@@ -362,78 +345,40 @@ static void experts_out_forward(struct pass *p, const struct sublayer_run *sub,
 	const struct mat *m = sub->acts->m;
 	struct mat to = slice_sum_slot(sum), shared = no_mat();
 	int64_t first = loc.chunk * p->rows;
-	if (has_shared(p)) {
+	if (overlaps_shared(p)) {
+		shared = mat_at(p, m[SHARED], loc);
+	} else if (has_shared(p)) {
 		const struct linear l = {.y = to, .w = sub->tensors->out};
 		linear_forward(p, loc, &l, mat_at(p, m[SY], loc));
 		shared = to;
 	}
 	p->d->k->slots_combine(p->d, to, slots_of(p, m[Y], loc.slice),
 		slot_ints(p, m[PLACES], first), per_row(p),
-		mat_rows(m[GATES], first, p->rows), shared);
+		mat_rows(kept_gates(p, sub), first, p->rows), shared);
 	linear_round(p, to);
 	slice_sum_push(sum);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* Computes the gradient of the shared expert's y. After the last slice, all rows are gathered. */
+/* Computes the gradient of the shared expert's y, unless that is done later. After the last slice,
+ * all rows are gathered. */
 static void experts_out_backward(struct pass *p, const struct sublayer_run *sub,
 	struct loc loc, struct slice_gather *d)
 {
-	if (has_shared(p))
-		row_parallel_backward(p, loc, mat_at(p, sub->grads->m[DSA], loc), d,
-			sub->tensors->out, no_mat(), no_mat());
+	if (has_shared(p) && !overlaps_shared(p))
+		shared_w2_backward(p, sub, loc, d);
 	if (loc.slice == p->tp.local - 1)
 		slice_gather_end(d);
 }
 
-/* Copies columns [first, first + to.cols) of x. */
-static void copy_cols(struct pass *p, struct mat to, struct mat x, int64_t first)
-{
-	p->d->k->copy(p->d, to, mat_cols(x, first, to.cols));
-}
-
-/* Computes the gradients of the shared expert's a, b and gate from the gradient of y in DSA. */
-static void gated_shared_backward(
-	struct pass *p, const struct sublayer_run *sub, struct loc loc)
-{
-	const struct mat *m = sub->acts->m, *g = sub->grads->m;
-	struct mat a = mat_at(p, m[SA], loc), b = mat_at(p, m[SB], loc);
-	struct mat da = mat_at(p, g[DSA], loc), db = mat_at(p, g[DSB], loc);
-	int64_t row = loc.chunk * p->rows, cols = gate_cols(p), k = per_row(p);
-	float *dgates = slice_of(g[DGATES], loc.slice, all_rows(p)).p;
-	size_t mark = arena_mark(p->d->scratch);
-	struct mat ab = mat_alloc(p->d->scratch, a.rows, 2 * a.cols, a.type);
-	p->d->k->copy(p->d, mat_cols(ab, 0, a.cols), a);
-	p->d->k->copy(p->d, mat_cols(ab, a.cols, a.cols), b);
-	p->d->k->expert_act_bwd(p->d, p->m->act, ab, mat_at(p, g[GSY], loc),
-		dgates + row * cols + k, da, ab, (float *)m[GATES].p + row * cols + k,
-		NULL, cols);
-	copy_cols(p, da, ab, 0);
-	copy_cols(p, db, ab, a.cols);
-	arena_reset(p->d->scratch, mark);
-}
-
-static void shared_backward(struct pass *p, const struct sublayer_run *sub)
-{
-	const struct mat *m = sub->acts->m, *g = sub->grads->m;
-	struct loc loc = {.layer = sub->layer};
-	for (; has_shared(p) && loc.chunk < p->cp.local; loc.chunk++)
-		for (loc.slice = 0; loc.slice < p->tp.local; loc.slice++)
-			if (p->m->c.shared_expert_gate)
-				gated_shared_backward(p, sub, loc);
-			else
-				p->d->k->act_bwd(p->d, p->m->act, mat_at(p, g[DSA], loc),
-					mat_at(p, g[DSB], loc), mat_at(p, g[DSA], loc),
-					mat_at(p, m[SA], loc), mat_at(p, m[SB], loc));
-}
-
-/* Returns, in scratch memory, the gates of the rows here. */
-static struct mat take_gates(struct pass *p, const struct sublayer_run *sub)
+/* Starts to send the gates of the slots. Returns, in scratch memory, the gates of the rows here. */
+static struct mat send_gates(struct pass *p, const struct sublayer_run *sub)
 {
 	const struct mat *m = sub->acts->m;
 	struct mat own = mat_alloc(p->d->scratch, all_slots(p), 1, DT_F32);
-	p->d->k->rows_take(p->d, own, gate_column(p, m[GATES].p), m[SLOTS].p, 1);
+	p->d->k->rows_take(
+		p->d, own, gate_column(p, kept_gates(p, sub).p), m[SLOTS].p, 1);
 	return send_rows(p, own, alloc_here(p, 1, DT_F32));
 }
 
@@ -454,6 +399,7 @@ static void divided_slice_backward(struct pass *p, const struct sublayer_run *su
 	k->groups_bwd_x(p->d, dx, dab, linear_param(p, sub->tensors->w13, s), &groups);
 	rows_back_begin(&p->experts, dx, own_dx);
 	rows_back_begin(&p->experts, dgates, own_dgates);
+	shared_x_backward_early(p, sub, s);
 	dispatch_end(&p->experts);
 	k->rows_put(p->d, gate_column(p, slice_of(g[DGATES], s, all_rows(p)).p),
 		own_dgates, m[SLOTS].p);
@@ -474,7 +420,7 @@ static void slice_backward(struct pass *p, const struct sublayer_run *sub, struc
 	} else {
 		k->expert_act_bwd(p->d, p->m->act, dab, ga,
 			slice_of(g[DGATES], s, all_rows(p)).p, ga, here_of(p, m[AB], s),
-			m[GATES].p, m[SLOTS].p, 1);
+			kept_gates(p, sub).p, m[SLOTS].p, 1);
 		k->groups_bwd_x(p->d, slots_of(p, g[DX], s), dab,
 			linear_param(p, sub->tensors->w13, s), &groups);
 	}
@@ -500,7 +446,11 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 		slice_sum_push(&sum);
 	}
 	slice_sum_end(&sum);
-	const struct router_losses *losses = router_losses(p, m[FRACTIONS], &added);
+	if (has_capacity(p))
+		router_mask_dropped(p, dgates, mat_rows(m[KEPT_GATES], first, rows),
+			mat_rows(m[GATES], first, rows));
+	const struct router_losses *losses =
+		router_losses(p, sub->layer, m[FRACTIONS], &added);
 	p->d->k->route_bwd(p->d, stream_chunk(p, sub->grads->m[DSCORES], c),
 		stream_chunk(p, sub->grads->m[DSHARED], c).p, dgates,
 		slot_ints(p, m[IDS], first), mat_rows(m[GATES], first, rows),
@@ -514,9 +464,11 @@ static void experts_inner_backward(struct pass *p, const struct sublayer_run *su
 {
 	size_t mark = arena_mark(p->d->scratch);
 	use_counts(p, sub);
-	struct mat dy = take_rows(p, sub, sub->grads->d, sub->grads->m[DY]);
-	struct mat gates = divides_experts(p) ? take_gates(p, sub) : no_mat();
+	struct mat own = own_rows(p, sub, sub->grads->d);
+	struct mat dy = send_rows(p, own, sub->grads->m[DY]);
+	struct mat gates = divides_experts(p) ? send_gates(p, sub) : no_mat();
 	shared_backward(p, sub);
+	dispatch_end(&p->experts);
 	for (int s = 0; s < p->tp.local; s++)
 		slice_backward(p, sub, dy, gates, s);
 	for (int c = 0; c < p->cp.local; c++)
@@ -530,10 +482,10 @@ static void experts_in_backward(struct pass *p, const struct sublayer_run *sub,
 {
 	struct mat to = slice_sum_slot(sum), shared = no_mat();
 	int64_t first = loc.chunk * p->rows;
-	if (has_shared(p)) {
-		struct linear l[SUBLAYER_INPUTS] = {0};
-		int n = in_linears(p, sub, loc, sub->grads->m, l);
-		linear_backward_x(p, loc, to, l, n);
+	if (overlaps_shared(p)) {
+		shared = mat_at(p, sub->grads->m[DSX], loc);
+	} else if (has_shared(p)) {
+		shared_x_backward(p, sub, loc, to);
 		shared = to;
 	}
 	p->d->k->slots_combine(p->d, to, slots_of(p, sub->grads->m[DX], loc.slice),
@@ -568,16 +520,18 @@ static void score_leaf(struct pass *p, const struct sublayer_run *sub, struct lo
 	leaf_done(p, t, loc, 0);
 }
 
-/* Sets host[n_groups + 1] to the first row here of each group. Waits for a CPU only; on a GPU and
- * in a plan, every group has rows. */
+/* Sets host[n_groups + 1] to the first row here of each group, without waiting for a device: on a
+ * GPU that has all experts, and in a plan, as if every group had a row. */
 static void get_offsets(
 	struct pass *p, const struct sublayer_run *sub, int32_t *host, int64_t n)
 {
+	size_t n_bytes = (size_t)(n + 1) * sizeof(*host);
 	for (int64_t i = 0; i <= n; i++)
 		host[i] = (int32_t)i;
-	if (!p->d->discrete)
-		device_get(p->d, host, row_groups(p, sub).offsets,
-			(size_t)(n + 1) * sizeof(*host));
+	if (divides_experts(p) && !p->experts.c->planned)
+		memcpy(host, p->experts.here, n_bytes);
+	else if (!p->d->discrete)
+		device_get(p->d, host, row_groups(p, sub).offsets, n_bytes);
 }
 
 /* The leaves of a chunk that are computed at once: the gradients of the experts that have rows. */
@@ -707,11 +661,6 @@ static void experts_other_leaves(
 		all_experts_leaves(p, sub);
 }
 
-static struct mat shared_out_input(const struct pass *p, const struct sublayer_run *sub)
-{
-	return p->m->c.shared_expert_gate ? sub->grads->m[GSY] : sub->acts->m[SY];
-}
-
 const struct sublayer ffn_experts = {
 	.norm = "ffn_norm",
 	.out = "experts",
@@ -730,7 +679,8 @@ const struct sublayer ffn_experts = {
 		[OFFSETS] = RECOMPUTE_FULL,
 		[FRACTIONS] = RECOMPUTE_FULL,
 		[HERE] = RECOMPUTE_FULL,
-		[X] = RECOMPUTE_NONE},
+		[X] = RECOMPUTE_NONE,
+		[KEPT_GATES] = RECOMPUTE_FULL},
 	.add_tensors = add_expert_tensors,
 	.set_sizes = set_expert_sizes,
 	.in_forward = experts_in_forward,

@@ -29,8 +29,8 @@ enum act_choice {
 };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
 /* What the fractions of slots in the balance loss are counted over (router.c). */
-enum balance_over { BALANCE_MICRO_BATCH, BALANCE_SEQUENCE, BALANCE_MODEL };
-#define BALANCE_OVER_WORDS "micro-batch", "sequence", "model"
+enum balance_over { BALANCE_MICRO_BATCH, BALANCE_SEQUENCE, BALANCE_MODEL, BALANCE_BATCH };
+#define BALANCE_OVER_WORDS "micro-batch", "sequence", "model", "batch"
 enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 /* The model's options; model_init() replaces "by architecture" and 0 by the defaults. */
@@ -67,6 +67,7 @@ struct model_config {
 	int balance_over;			  /* enum balance_over */
 	double router_bias_rate; /* change of the bias per step; 0: off */
 	bool router_bias_center;
+	double expert_capacity; /* see model_capacity(); 0: no slot is dropped */
 	const char
 		*virtual_degrees; /* such as "tp=2,cp=2"; a missing axis has degree 1 */
 };

@@ -156,7 +156,8 @@ static void open_dispatch(struct pass *p)
 	struct comm *group = mesh_group(p->c.mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) |
 					   AXIS_BIT(AXIS_CP),
-			.data_run = ep});
+			.data_run = ep,
+			.apart = true});
 	dispatch_open(&p->experts, &(struct dispatch_config){.c = group,
 					   .d = p->d,
 					   .experts = (int)c->experts,
@@ -199,6 +200,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	if (!c->decode_rows)
 		copy_positions(p);
 	pass_loss_begin(p);
+	router_reset_load(p);
 }
 
 void pass_release(struct pass *p)
@@ -294,6 +296,16 @@ static int64_t first_backward_layer(const struct pass *p, const struct stage *st
 	return min64(st->end, max64(st->first, p->lowest - 1));
 }
 
+/* Returns the first layer of the stage that has activations of the same shapes as `layer`. */
+static int64_t first_layer_like(
+	const struct pass *p, const struct stage *st, int64_t layer)
+{
+	int64_t l = st->first;
+	while (model_layer_kind(p->m, l) != model_layer_kind(p->m, layer))
+		l++;
+	return l;
+}
+
 void acts_alloc(
 	const struct pass *p, const struct stage *st, struct acts *a, struct arena *micro)
 {
@@ -303,12 +315,14 @@ void acts_alloc(
 	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
 	a->x = a->x_out = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
-	/* layers without a backward share the activations of the first one */
+	a->slots = router_alloc_slots(p, micro);
+	/* layers without a backward share the activations of the first one of their kind */
 	int64_t lowest = first_backward_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
 		a->begin[i] = (int64_t)arena_mark(micro);
-		if (i && i < lowest)
-			a->block[i] = a->block[0];
+		int64_t like = first_layer_like(p, st, st->first + i) - st->first;
+		if (i < lowest && like < i)
+			a->block[i] = a->block[like];
 		else
 			block_alloc(p, st->first + i, a->x, &a->block[i], micro);
 	}
@@ -425,6 +439,7 @@ static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 
 void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 {
+	router_forward_begins(p, st, a->slots);
 	if (st->embeds) {
 		store_use(p->store, EMBEDDING_UNIT, layer_unit(st->first));
 		if (runs_layers(p))
@@ -432,6 +447,7 @@ void model_forward(struct pass *p, const struct stage *st, struct acts *a)
 		store_done(p->store, EMBEDDING_UNIT, false);
 	}
 	forward_blocks(p, st, a);
+	router_forward_ends(p, st);
 	if (st->heads)
 		forward_head(p, st, a);
 	else if (a->block->x && runs_layers(p))
@@ -458,6 +474,7 @@ void model_backward(struct pass *p, const struct stage *st, struct acts *a)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	int64_t lowest = first_backward_layer(p, st);
+	router_backward_begins(p, a->slots);
 	struct grad_copy copy = grad_copy_alloc(p, lowest);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));
@@ -476,6 +493,7 @@ void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {
 	int64_t lowest = first_backward_layer(p, st);
+	router_backward_begins(p, a->slots);
 	for (int64_t l = st->end - 1; l >= lowest; l--) {
 		struct block_acts *b = &a->block[l - st->first];
 		store_use(p->store, layer_unit(l), next_backward_unit(p, st, l));

@@ -12,7 +12,7 @@ extern const char *const precision_names[]; /* NULL-terminated */
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
  * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
-enum { SUBLAYER_MATS = 15 };
+enum { SUBLAYER_MATS = 17 };
 struct sublayer_acts {
 	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
 	struct mat h;		     /* [chunk][row][dim], output of the norm */
@@ -66,6 +66,9 @@ struct acts {
 	struct mat x; /* output of the last block; a backward overwrites a 16-bit one */
 	struct mat
 		dx; /* gradient of the residual stream: of x, after a backward of x_in */
+	/* [expert], integers of 64 bits, for --balance-over model: slots of the layers so far, in
+	 * a backward of all layers; p NULL: not counted. */
+	struct mat slots;
 };
 
 /* A location in a pass: layer, slice and chunk. */
@@ -181,9 +184,10 @@ enum { ROUTER_BALANCE_LOSS, ROUTER_Z_LOSS, N_ROUTER_LOSSES };
 struct router_state {
 	struct exact *
 		losses; /* [N_ROUTER_LOSSES]: sums over rows and layers, without factors */
-	int64_t *slots;	      /* [layer][expert]: slots in this rank's chunks in a step */
-	int64_t *model_slots; /* [expert]: slots of all layers in a micro-batch */
-	float *model_fractions; /* [expert] */
+	int64_t *slots; /* [layer][expert]: slots in this rank's chunks in a step */
+	struct mat model_slots; /* acts.slots of the micro-batch that is computed */
+	float *model_fractions; /* [expert]: of all layers in it */
+	float *load; /* [layer][expert]: fractions of the slots of the step before */
 };
 
 /* The context of forwards and backwards. */
@@ -196,7 +200,10 @@ struct pass {
 	struct slices tp;
 	struct chunks cp;
 	struct dispatch experts; /* c NULL: the model has no experts */
-	int64_t rows;		 /* rows of a chunk */
+	/* The largest number of rows of a rank's experts in training, of all layers and micro-
+	 * batches since the caller set it to 0; only if ranks divide the experts. */
+	int64_t fullest_rows;
+	int64_t rows; /* rows of a chunk */
 	int64_t first_row,
 		stream_rows; /* this rank's rows of a chunk in the residual stream */
 	struct pass_rows in;

@@ -5,6 +5,9 @@
  * the factor of the loss times E f. */
 #include "model/router.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "comm/collective.h"
 
 struct router model_router(const struct pass *p)
@@ -30,6 +33,11 @@ static bool balances_model(const struct pass *p)
 	return has_balance_loss(p) && p->m->c.balance_over == BALANCE_MODEL;
 }
 
+static bool balances_batch(const struct pass *p)
+{
+	return has_balance_loss(p) && p->m->c.balance_over == BALANCE_BATCH;
+}
+
 static bool balances_by_bias(const struct pass *p)
 {
 	return p->m->c.experts && p->m->c.router_bias_rate > 0;
@@ -37,15 +45,16 @@ static bool balances_by_bias(const struct pass *p)
 
 void router_open(struct pass *p, struct arena *run)
 {
-	size_t n_bytes = (size_t)p->m->c.experts * sizeof(int64_t);
-	if (!p->m->c.experts || p->c.decode_rows)
+	int64_t layers = p->m->c.layers, experts = p->m->c.experts;
+	if (!experts || p->c.decode_rows)
 		return;
 	p->router.losses = arena_alloc(run, N_ROUTER_LOSSES * sizeof(struct exact));
-	p->router.slots = arena_alloc(run, (size_t)p->m->c.layers * n_bytes);
-	if (balances_model(p)) {
-		p->router.model_slots = arena_alloc(run, n_bytes);
-		p->router.model_fractions = arena_floats(run, p->m->c.experts);
-	}
+	p->router.slots =
+		arena_alloc(run, (size_t)router_counters(&p->m->c) * sizeof(int64_t));
+	if (balances_model(p))
+		p->router.model_fractions = arena_floats(run, experts);
+	if (balances_batch(p))
+		p->router.load = arena_floats(run, layers * experts);
 }
 
 /* Returns n integers of 64 bits as a matrix of floats, for kernels that copy or clear. */
@@ -54,19 +63,40 @@ static struct mat ints_mat(int64_t *x, int64_t n)
 	return mat(x, 1, 2 * n);
 }
 
+struct mat router_alloc_slots(const struct pass *p, struct arena *micro)
+{
+	int64_t n = p->m->c.experts;
+	if (!balances_model(p) || p->c.decode_rows)
+		return no_mat();
+	return ints_mat(arena_alloc(micro, (size_t)n * sizeof(int64_t)), n);
+}
+
+/* Sets fractions to the fractions of the slots counted in this step, unless the update is off. */
+static void set_load(struct pass *p, const struct update *update)
+{
+	if (p->router.load)
+		p->d->k->counts_fractions(p->d, p->router.load, p->router.slots,
+			p->m->c.layers, p->m->c.experts, update);
+}
+
+void router_reset_load(struct pass *p)
+{
+	router_begin(p);
+	set_load(p, NULL);
+}
+
 void router_begin(struct pass *p)
 {
 	if (p->router.losses)
 		p->d->k->zero(
 			p->d, mat(p->router.losses, 1, N_ROUTER_LOSSES * EXACT_FLOATS));
 	if (p->router.slots)
-		p->d->k->zero(p->d,
-			ints_mat(p->router.slots, p->m->c.layers * p->m->c.experts));
+		p->d->k->zero(p->d, ints_mat(p->router.slots, router_counters(&p->m->c)));
 }
 
 int64_t router_fraction_sets(const struct pass *p)
 {
-	if (!has_balance_loss(p) || balances_model(p))
+	if (!has_balance_loss(p) || balances_model(p) || balances_batch(p))
 		return 0;
 	return p->m->c.balance_over == BALANCE_SEQUENCE ? p->c.batch : 1;
 }
@@ -97,26 +127,25 @@ static void sum_ranks(struct pass *p, int64_t *sums, int64_t n)
 				.op = COMM_SUM});
 }
 
-static int64_t last_layer_with_experts(const struct pass *p)
+void router_forward_begins(struct pass *p, const struct stage *st, struct mat slots)
 {
-	int64_t layer = p->m->c.layers - 1;
-	while (!layer_has_experts(&p->m->c, layer))
-		layer--;
-	return layer;
+	p->router.model_slots = slots;
+	if (slots.p && st->embeds && router_counts(p))
+		p->d->k->zero(p->d, slots);
 }
 
-/* Adds a layer's counts to the counts of the micro-batch. The last layer computes the fractions. */
-static void count_model(struct pass *p, int64_t layer, int64_t *sums, struct mat counts)
+void router_forward_ends(struct pass *p, const struct stage *st)
 {
-	bool begins = layer == model_layer_of_kind(p->m, 1);
-	int64_t n = p->m->c.experts;
-	p->d->k->counts_sum(p->d, p->router.model_slots, counts.p, counts.rows,
-		counts.rows, n, !begins);
-	if (layer < last_layer_with_experts(p))
-		return;
-	p->d->k->copy(p->d, ints_mat(sums, n), ints_mat(p->router.model_slots, n));
-	sum_ranks(p, sums, n);
-	p->d->k->counts_fractions(p->d, p->router.model_fractions, sums, 1, n);
+	struct mat slots = p->router.model_slots;
+	if (slots.p && st->heads && router_counts(p))
+		sum_ranks(p, slots.p, p->m->c.experts);
+}
+
+void router_backward_begins(struct pass *p, struct mat slots)
+{
+	if (slots.p)
+		p->d->k->counts_fractions(p->d, p->router.model_fractions, slots.p, 1,
+			p->m->c.experts, NULL);
 }
 
 void router_count(struct pass *p, int64_t layer, struct mat counts, struct mat fractions)
@@ -127,22 +156,25 @@ void router_count(struct pass *p, int64_t layer, struct mat counts, struct mat f
 	p->d->k->counts_sum(p->d, p->router.slots + layer * n, counts.p, counts.rows,
 		counts.rows, n, true);
 	if (balances_model(p)) {
-		count_model(p, layer, sums, counts);
-	} else if (has_balance_loss(p)) {
+		p->d->k->counts_sum(p->d, p->router.model_slots.p, counts.p, counts.rows,
+			counts.rows, n, true);
+	} else if (fractions.p) {
 		sum_chunks(p, sums, counts, n_sets);
 		sum_ranks(p, sums, n_sets * n);
-		p->d->k->counts_fractions(p->d, fractions.p, sums, n_sets, n);
+		p->d->k->counts_fractions(p->d, fractions.p, sums, n_sets, n, NULL);
 	}
 	arena_reset(p->d->scratch, mark);
 }
 
 const struct router_losses *router_losses(
-	struct pass *p, struct mat fractions, struct router_losses *to)
+	struct pass *p, int64_t layer, struct mat fractions, struct router_losses *to)
 {
 	const struct model_config *c = &p->m->c;
+	const float *load = p->router.load ? p->router.load + layer * c->experts : NULL;
 	bool has_loss = has_balance_loss(p) || c->router_z_loss > 0;
-	*to = (struct router_losses){
-		.f = balances_model(p) ? p->router.model_fractions : fractions.p,
+	*to = (struct router_losses){.f = balances_model(p) ? p->router.model_fractions
+					  : load	    ? load
+							    : fractions.p,
 		.first_row = p->first_row,
 		.seq_rows = fractions.rows > 1 ? p->rows / p->c.batch : 0,
 		.weights = p->step->router_loss,
@@ -158,7 +190,68 @@ void router_add_losses(struct pass *p, const struct router_losses *losses)
 			losses->values + i * p->stream_rows, p->stream_rows);
 }
 
-/* ---- the bias ---------------------------------------------------------------------- */
+/* ---- the capacity ------------------------------------------------------------------ */
+
+/* A slot of an expert. */
+struct candidate {
+	float gate;
+	int32_t slot;
+};
+
+/* Orders by falling gate, then by rising row. NaN comes last. */
+static int compare_candidates(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+	float g = isnan(x->gate) ? -INFINITY : x->gate;
+	float h = isnan(y->gate) ? -INFINITY : y->gate;
+	return g > h ? -1 : g < h ? 1 : (x->slot > y->slot) - (x->slot < y->slot);
+}
+
+int64_t router_capacity(const struct model_config *c, int64_t rows)
+{
+	return (int64_t)ceil(c->expert_capacity * (double)(rows * c->experts_per_token) /
+			     (double)c->experts);
+}
+
+void router_drop(struct pass *p, struct mat kept, struct mat gates, const int32_t *slots,
+	const int32_t *offsets)
+{
+	const struct model_config *c = &p->m->c;
+	int64_t capacity = router_capacity(c, p->rows), n_dropped = 0;
+	size_t mark = arena_mark(p->d->scratch);
+	struct candidate *list =
+		arena_alloc(p->d->scratch, (size_t)p->rows * sizeof(*list));
+	bool drops = router_counts(p) && !p->experts.c->planned;
+	p->d->k->copy(p->d, kept, gates);
+	for (int64_t g = 0; drops && g < c->experts * p->cp.local; g++) {
+		int64_t n = offsets[g + 1] - offsets[g];
+		if (n <= capacity)
+			continue;
+		for (int64_t i = 0; i < n; i++) {
+			int32_t slot = slots[offsets[g] + i];
+			list[i] = (struct candidate){((float *)gates.p)[slot], slot};
+		}
+		qsort(list, (size_t)n, sizeof(*list), compare_candidates);
+		for (int64_t i = capacity; i < n; i++)
+			((float *)kept.p)[list[i].slot] = 0;
+		n_dropped += n - capacity;
+	}
+	if (drops)
+		p->router.slots[c->layers * c->experts] += n_dropped;
+	arena_reset(p->d->scratch, mark);
+}
+
+void router_mask_dropped(
+	const struct pass *p, struct mat dgates, struct mat kept, struct mat gates)
+{
+	const float *x = kept.p, *y = gates.p;
+	float *d = dgates.p;
+	for (int64_t i = 0; !p->experts.c->planned && i < mat_size(dgates); i++)
+		if (fpclassify(x[i]) == FP_ZERO && fpclassify(y[i]) != FP_ZERO)
+			d[i] = 0;
+}
+
+/* ---- state: biases and the load ------------------------------------------------------ */
 
 struct bias_update {
 	struct pass *p;
@@ -184,9 +277,10 @@ static void update_bias_part(void *arg, const struct part *x)
 	arena_reset(p->d->scratch, mark);
 }
 
-void router_update_bias(struct pass *p, const struct update *update)
+void router_update_state(struct pass *p, const struct update *update)
 {
 	struct bias_update o = {p, update};
+	set_load(p, update);
 	if (balances_by_bias(p))
 		store_for_each_part(p->store, false, STORE_BIT(STORE_PARAM),
 			STORE_BIT(STORE_PARAM), update_bias_part, &o);

@@ -1,6 +1,7 @@
 /* Whole matrices: each is gathered on one rank, its owner, which computes the result and sends
  * it to all ranks that have rows of the matrix. Owners compute with shapes that do not depend
- * on the layout, so the bits equal the bits on one rank.
+ * on the layout, so the bits equal the bits on one rank. A stack of experts has a matrix per block:
+ * W1, W3 or W2 of one expert.
  *
  * The matrices of a pipeline stage are assigned to its ranks, balanced by work. A round has at most
  * one matrix per owner, so that a rank has only one matrix in memory at a time. */
@@ -12,6 +13,7 @@ enum { TO_OWNER, FROM_OWNER };
 
 struct matrix {
 	const struct tensor *t;
+	int block; /* of the tensor's blocks of rows */
 	int owner; /* member of the stage; -1: not assigned */
 	int round;
 	double cost;
@@ -36,7 +38,7 @@ struct matrices {
 /* Returns a cost proportional to the multiply-adds of an iteration of Muon's orthogonalization. */
 static double matrix_cost(const struct tensor *t)
 {
-	double a = (double)t->dims[0], b = (double)t->dims[1];
+	double a = (double)tensor_block_dim(t), b = (double)t->dims[1];
 	return a < b ? a * a * (2 * b + a) : b * b * (2 * a + b);
 }
 
@@ -68,6 +70,16 @@ static void assign_owners(struct matrices *x)
 	}
 }
 
+/* Adds the blocks of a tensor. */
+static void add_matrices(struct matrices *x, const struct tensor *t)
+{
+	int n = tensor_blocks(t);
+	x->matrix = xrealloc(x->matrix, (size_t)(x->n + n) * sizeof(*x->matrix));
+	for (int block = 0; block < n; block++)
+		x->matrix[x->n++] = (struct matrix){
+			.t = t, .block = block, .owner = -1, .cost = matrix_cost(t)};
+}
+
 struct matrices *matrices_open(const struct optim_config *c,
 	const struct matrix_rule *rule, struct store *s, struct device *d)
 {
@@ -79,14 +91,10 @@ struct matrices *matrices_open(const struct optim_config *c,
 	x->requests.c = x->c;
 	int n_members = mesh_members(s->c.mesh, stage, &x->ranks);
 	BUG_ON(n_members != x->c->size);
-	x->matrix = xcalloc((size_t)s->c.n_tensors, sizeof(*x->matrix));
-	for (int i = 0; i < s->c.n_tensors; i++) {
-		const struct tensor *t = &s->c.tensors[i];
-		if (!t->local || t->frozen || !rule->applies_to(t, s->c.n_units))
-			continue;
-		x->matrix[x->n++] =
-			(struct matrix){.t = t, .owner = -1, .cost = matrix_cost(t)};
-	}
+	for (int i = 0; i < s->c.n_tensors; i++)
+		if (s->c.tensors[i].local && !s->c.tensors[i].frozen &&
+			rule->applies_to(&s->c.tensors[i], s->c.n_units))
+			add_matrices(x, &s->c.tensors[i]);
 	assign_owners(x);
 	return x;
 }
@@ -104,12 +112,36 @@ void matrices_close(struct matrices *x)
 
 /* ---- pieces of a matrix: rows of a slice that a member updates ------------------------- */
 
-/* Returns true if a member updates exactly these rows of the tensor. */
-static bool has_piece(const struct matrices *x, const struct tensor *t, int member,
+/* Returns the rows of a matrix in a slice. */
+static int64_t matrix_rows(const struct matrix *m)
+{
+	return m->t->rows / tensor_blocks(m->t);
+}
+
+/* Returns the number of elements of a matrix. */
+static int64_t matrix_size(const struct matrix *m)
+{
+	return tensor_size(m->t) / tensor_blocks(m->t);
+}
+
+/* Returns the rows of the matrix that a member updates of the i-th slice that it has. */
+static struct store_rows member_rows(
+	const struct matrices *x, const struct matrix *m, int i, int member)
+{
+	struct store_rows p = store_rows_of(x->s, m->t, i, x->ranks[member]);
+	int64_t first = m->block * matrix_rows(m), end = first + matrix_rows(m);
+	int64_t begin = max64(first, p.first), stop = min64(end, p.first + p.rows);
+	p.first = begin;
+	p.rows = max64(0, stop - begin);
+	return p;
+}
+
+/* Returns true if a member updates exactly these rows of the matrix. */
+static bool has_piece(const struct matrices *x, const struct matrix *m, int member,
 	const struct store_rows *p)
 {
-	for (int i = 0; i < t->local; i++) {
-		struct store_rows own = store_rows_of(x->s, t, i, x->ranks[member]);
+	for (int i = 0; i < m->t->local; i++) {
+		struct store_rows own = member_rows(x, m, i, member);
 		if (own.slice == p->slice && own.first == p->first && own.rows == p->rows)
 			return true;
 	}
@@ -121,7 +153,7 @@ static int find_sender(
 	const struct matrices *x, const struct matrix *m, const struct store_rows *p)
 {
 	int member = m->owner;
-	while (!has_piece(x, m->t, member, p))
+	while (!has_piece(x, m, member, p))
 		member = (member + 1) % x->c->size;
 	return member;
 }
@@ -133,19 +165,22 @@ struct received {
 	float *g;
 };
 
-/* Returns the gradient of a piece, scratch memory if offloaded. `to_member`: to be received. */
+/* Returns the gradient of a piece, in scratch memory if offloaded: then all rows of the slice that
+ * this rank updates are read. `to_member`: to be received. */
 static float *begin_gradient(struct matrices *x, const struct tensor *t,
 	const struct store_rows *p, bool to_member)
 {
+	int i = p->slice - t->first;
+	const struct store_rows all = store_rows_of(x->s, t, i, x->ranks[x->c->rank]);
 	float *buffer = NULL;
 	if (offloads_grads(x->s->c.offload))
-		buffer = arena_floats(x->d->scratch, p->rows * t->cols);
+		buffer = arena_floats(x->d->scratch, all.rows * t->cols);
 	float *g = store_gradient_begin(x->s, t, p->slice, buffer);
 	if (to_member) {
 		x->received = xgrow(x->received, x->n_received, sizeof(*x->received));
 		x->received[x->n_received++] = (struct received){t, p->slice, g};
 	}
-	return g;
+	return g + (p->first - all.first) * t->cols;
 }
 
 /* Waits for all messages, and ends the use of the received pieces. */
@@ -168,9 +203,9 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 	int from = to_member ? m->owner : member, to = to_member ? member : m->owner;
 	int tag = COMM_TAG(MATRIX, to_member ? FROM_OWNER : TO_OWNER);
 	struct mat whole = {.p = NULL}, part = {.p = NULL};
+	int64_t row = p->slice * matrix_rows(m) + p->first - m->block * matrix_rows(m);
 	if (m->owner == me)
-		whole = mat(slices + (p->slice * t->rows + p->first) * t->cols, p->rows,
-			t->cols);
+		whole = mat(slices + row * t->cols, p->rows, t->cols);
 	if (member == me)
 		part = mat(begin_gradient(x, t, p, to_member), p->rows, t->cols);
 	struct mat source = to_member ? whole : part, target = to_member ? part : whole;
@@ -188,8 +223,7 @@ static void move_matrix(
 {
 	for (int member = 0; member < x->c->size; member++)
 		for (int i = 0; i < m->t->local; i++) {
-			int rank = x->ranks[member];
-			struct store_rows p = store_rows_of(x->s, m->t, i, rank);
+			struct store_rows p = member_rows(x, m, i, member);
 			if (p.rows && (to_member || find_sender(x, m, &p) == member))
 				move_piece(x, m, member, &p, slices, to_member);
 		}
@@ -226,7 +260,7 @@ static const struct matrix *owned_matrix(const struct matrices *x, int round)
 static void compute_whole(struct matrices *x, const struct matrix *m, float *slices)
 {
 	const struct tensor *t = m->t;
-	const struct sliced shape = {.rows = t->dims[0],
+	const struct sliced shape = {.rows = tensor_block_dim(t),
 		.cols = t->dims[1],
 		.slices = t->tp_split == TP_SPLIT_COLS ? t->slices : 1};
 	x->rule->whole(x->d, x->config, slices, &shape);
@@ -237,7 +271,7 @@ void matrices_update(struct matrices *x)
 	for (int round = 0; round < x->n_rounds; round++) {
 		const struct matrix *m = owned_matrix(x, round);
 		size_t mark = arena_mark(x->d->scratch);
-		float *slices = m ? arena_floats(x->d->scratch, tensor_size(m->t)) : NULL;
+		float *slices = m ? arena_floats(x->d->scratch, matrix_size(m)) : NULL;
 		move_round(x, round, slices, false);
 		if (m)
 			compute_whole(x, m, slices);
@@ -251,8 +285,7 @@ void matrices_autotune(struct matrices *x)
 	for (const struct matrix *m = x->matrix; m < x->matrix + x->n; m++) {
 		size_t mark = arena_mark(x->d->scratch);
 		if (m->owner == x->c->rank)
-			compute_whole(
-				x, m, arena_floats(x->d->scratch, tensor_size(m->t)));
+			compute_whole(x, m, arena_floats(x->d->scratch, matrix_size(m)));
 		arena_reset(x->d->scratch, mark);
 	}
 }

@@ -1,6 +1,7 @@
 /* Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix
  * is its momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration.
- * Embeddings, the head, norms and biases are updated by AdamW.
+ * Embeddings, the head, norms and biases are updated by AdamW. W1, W3 and W2 of an expert are one
+ * matrix each.
  *
  * The update is scaled by 0.2 sqrt(max(rows, cols)), the usual root mean square of AdamW's update,
  * to keep AdamW's learning rate and weight decay (Moonlight: Liu et al. 2025, arXiv:2502.16982);
@@ -38,7 +39,7 @@ static void apply_update(
 
 static double learning_rate_factor(const struct optim_config *c, const struct tensor *t)
 {
-	double rows = (double)t->dims[0], cols = (double)t->dims[1];
+	double rows = (double)tensor_block_dim(t), cols = (double)t->dims[1];
 	return c->muon_original ? sqrt(fmax(1, rows / cols))
 				: 0.2 * sqrt(fmax(rows, cols));
 }

@@ -83,6 +83,18 @@ static inline int tensor_slice_user(const struct tensor *t, int v)
 	return v % t->users_per_slice;
 }
 
+/* Returns the number of matrices in a tensor: its blocks of rows. */
+static inline int tensor_blocks(const struct tensor *t)
+{
+	return t->blocks ? t->blocks : 1;
+}
+
+/* Returns the rows of one of these matrices in the whole tensor. */
+static inline int64_t tensor_block_dim(const struct tensor *t)
+{
+	return t->dims[0] / tensor_blocks(t);
+}
+
 /* Return the number of elements of a tensor, and of its dims[0] rows (1 for a vector). */
 int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);

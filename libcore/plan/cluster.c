@@ -24,22 +24,22 @@
 /* clang-format off */
 static const struct cluster clusters[] = {
 	{"h100", "NVIDIA H100 80GB HBM3",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 64 * GB, 0.47, 0, 0, 0, 76 * GIB},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 3350 * GB, 64 * GB, 0.47, 0, 0, 0, 0, 76 * GIB},
 	{"h200", "NVIDIA H200",
-		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 64 * GB, 0.47, 0, 0, 0, 136 * GIB},
+		{{{450 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 4800 * GB, 64 * GB, 0.47, 0, 0, 0, 0, 136 * GIB},
 	{"b200", "NVIDIA B200",
-		{{{900 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 8000 * GB, 64 * GB, 0.47, 0, 0, 0, 175 * GIB},
+		{{{900 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 8000 * GB, 64 * GB, 0.47, 0, 0, 0, 0, 175 * GIB},
 	{"a100", "NVIDIA A100-SXM4-80GB",
-		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 76 * GIB},
+		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 0, 76 * GIB},
 	/* a host of two cores; measure its flops by pt-train --peak-flops measure */
 	{"cpu", "",
-		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0, 0.7, 0, 50e9, 2, 0},
+		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0, 0.7, 0, 0, 50e9, 2, 0},
 };
 /* clang-format on */
 
 /* ---- values ---------------------------------------------------------------------- */
 
-enum { N_KEYS = 10 };
+enum { N_KEYS = 11 };
 
 /* The key of a value, and where the value is in a cluster: a double in `unit`, an int, or bytes. */
 struct value {
@@ -80,6 +80,11 @@ static void list_values(struct cluster *c, struct value v[static N_KEYS])
 			.unit = 1,
 			.max = 1,
 			.unset = !c->attention},
+		{.key = "experts",
+			.number = &c->experts,
+			.unit = 1,
+			.max = 1,
+			.unset = !c->experts},
 		{.key = "flops",
 			.number = &c->flops,
 			.unit = GB,
@@ -232,6 +237,7 @@ bool cluster_is_unmodified(const struct cluster *c)
 		return false;
 	original.links.host_ranks = c->links.host_ranks;
 	original.attention = c->attention;
+	original.experts = c->experts;
 	cluster_print(&original, &text);
 	cluster_print(c, &given);
 	return !strcmp(text.s, given.s);

@@ -12,7 +12,8 @@ struct cluster {
 	double pcie; /* bandwidth to and from host memory, bytes per second; 0: unknown */
 	double efficiency; /* rate of matmuls and attention over the peak */
 	double attention;  /* rate of attention over the peak; 0: as `efficiency` */
-	double flops;	   /* peak FLOP/s of a GPU or a core; 0: as in the data sheet */
+	double experts; /* rate of the matmuls of experts over the peak; 0: as `efficiency` */
+	double flops; /* peak FLOP/s of a GPU or a core; 0: as in the data sheet */
 	int cores; /* cores per host, shared by its ranks; 0: a rank has its own device */
 	int64_t capacity; /* bytes of memory that a rank can use; 0: unknown */
 };
@@ -23,7 +24,7 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e);
 double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int ranks);
 /* Returns the fraction of the time that a rank can compute: less than 1 if ranks share cores. */
 double cluster_compute_fraction(const struct cluster *c, int ranks);
-/* Returns true if all values, except gpus and attention, are the table's values for c->name. */
+/* Returns true if all values, except gpus, attention and experts, are the table's values for c->name. */
 bool cluster_is_unmodified(const struct cluster *c);
 /* Prints the cluster as "NAME,KEY=VALUE,...". */
 void cluster_print(const struct cluster *c, struct str *out);

@@ -1,6 +1,8 @@
 /* The plan: runs the training code on the planning device, with arenas that only measure. */
 #include "plan/plan.h"
 
+#include <math.h>
+
 #include "edit/edit.h"
 #include "engine/state.h"
 #include "engine/step.h"
@@ -450,6 +452,38 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			"until a checkpoint is written\n");
 }
 
+/* Returns the bytes of a rank's activations and scratch memory if it has room for `room` times the
+ * balanced number of rows of experts. */
+static double bytes_with_room(
+	const struct train_opts *given, struct model *m, int rank, double room)
+{
+	struct train_opts o = *given;
+	struct plan p;
+	o.expert_room = room;
+	plan_make_memory(&o, m, rank, &p);
+	return (double)(p.micro_bytes + p.scratch_bytes);
+}
+
+/* Appends the memory for rows of experts that ranks divide: of balanced rows, and of the most that
+ * can arrive. Activations and scratch memory grow with the room. */
+static void print_expert_memory(
+	const struct train_opts *o, struct model *m, int rank, struct str *out)
+{
+	double most = fmin(
+		(double)o->ep, (double)m->c.experts / (double)m->c.experts_per_token);
+	char rows[NUM_TEXT], all[NUM_TEXT];
+	if (o->ep <= 1 || most <= 1)
+		return;
+	double balanced =
+		(bytes_with_room(o, m, rank, most) - bytes_with_room(o, m, rank, 1)) /
+		(most - 1);
+	str_printf(out,
+		"# experts: %s kept with rows balanced, room for %g times that; at most %g times "
+		"that can arrive, %s\n",
+		text_bytes(rows, balanced), fmin(o->expert_room, most), most,
+		text_bytes(all, most * balanced));
+}
+
 /* Appends the table of work: floating-point operations, tokens and micro-batches per step. */
 static void print_work(const struct train_opts *o, const struct model *m,
 	const struct plan *p, struct str *out)
@@ -514,6 +548,9 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
 	print_bytes(out, "sent/step", (int64_t)p->sent, "by this rank, in total");
+	if (p->sent_rows > 0)
+		print_bytes(out, "  rows", (int64_t)p->sent_rows,
+			"to and from experts, if they are balanced");
 	if (p->edit_sent > 0)
 		print_bytes(out, "sent/sync", (int64_t)p->edit_sent,
 			"by this rank, to other workers; fp32 in a step of the warm-up");
@@ -634,6 +671,7 @@ int plan_print(
 	else if (o->recompute)
 		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
 	print_memory(o, &peak, largest, ranks, out);
+	print_expert_memory(o, m, largest, out);
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
 	print_offload(o, &peak, out);

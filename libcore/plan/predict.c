@@ -79,6 +79,7 @@ static struct device_speed rank_speed(const struct train_opts *o, const struct c
 	for (int type = 0; type < N_DTYPES; type++)
 		s.flops[type] = share * c->efficiency * rank_peak(o, c, (enum dtype)type);
 	s.attention = s.flops[DT_BF16] * c->attention / c->efficiency;
+	s.experts = c->experts / c->efficiency;
 	return s;
 }
 

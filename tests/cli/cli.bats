@@ -296,6 +296,11 @@ offers() { # PROGRAM WORD...
 		qwen3-8b 8190735360
 		qwen3-32b 32762123264
 		smollm3-3b 3075098624
+		mixtral-8x7b 46702792704
+		olmoe-1b-7b 6919161856
+		qwen3-30b-a3b 30532122624
+		qwen1.5-moe-a2.7b 14315784192
+		dots1 142774381696
 	END
 	# as the originals print: nn.GELU(approximate='none'), 64 sequences on each of four GPUs
 	for preset in wordplay shakespeare-char; do
@@ -316,6 +321,9 @@ offers() { # PROGRAM WORD...
 	pt-train -p gpt2-1558m --vocab-multiple 1 --dry-run | grep -q '^  1557611200 parameters'
 	reports 64 "did you mean 'gpt2-124m'" pt-train -p gpt2-125m -d x.h5
 	reports 64 "did you mean 'diloco'" pt-train -p gpt2-124m,dilco -d x.h5
+	make_shard
+	pt-train -p experts-debug -d data.h5 -n 2 -e 0 -T 32 -b 4 -o debug 2>log
+	grep -q '^  experts  *8; 2 of them' log
 }
 
 # The variable names a file that is missing, as on a machine without MPI.

@@ -399,6 +399,12 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	runs llama matmul-xent softmax_tiles
 	runs llama matmul,matmul-xent linear_xent
 	same llama matmul-xent matmul,matmul-xent
+	rm -r llama-
+	o+=(--experts 4 --experts-per-token 2 --expert-dim 64)
+	trained llama ''
+	trained llama groups
+	runs llama groups groups_fwd_wgmma groups_bwd_x_wgmma
+	same llama '' groups
 	PT_LAB_ON=matmul,nothing run on_gpu -n 1 -o other
 	[ "$status" -eq 64 ]
 	[[ $output == *"PT_LAB_ON: 'nothing'"* ]]

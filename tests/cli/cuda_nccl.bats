@@ -171,6 +171,30 @@ same_on() { # RANKS OPTION...: as the run `one`
 	same_on 2 --fsdp 2 --cuda-graph
 }
 
+# Of the three kinds of routers and balances, each with a layout that has empty turns.
+@test "so do ranks that divide experts, however late the GPU is" {
+	make_shard
+	local dispatch=$BUILD/tests/ranks_dispatch lates=(no yes first) n=0 how layouts layout late
+	PT_TEST_DEVICE=cuda PT_EMU_LAZY=yes ranks 2 "$dispatch" >out 2>&1 || { cat out && false; }
+	while IFS='|' read -r how layouts; do
+		# shellcheck disable=SC2206 # options are words
+		SMALL+=(-a llama --experts 6 --expert-dim 24 --expert-room 4 $how)
+		on_gpu 1 --overwrite -o one >/dev/null
+		while read -r layout; do
+			late=${lates[n++ % 3]}
+			[ $real = no ] || late=no
+			# shellcheck disable=SC2086
+			PT_EMU_LAZY=$late same_on $layout
+		done < <(tr ',' '\n' <<<"$layouts" | spared 1)
+	done < <(spared 1 <<-END
+		--kv-heads 2 --shared-expert-dim 16 --shared-expert-gate --router-z-loss 0.01|2 --dp 2 --ep 2,2 --cp 2 --ep 2,4 --dp 2 --tp 2 --ep 2 --recompute full,4 --pp 2 --fsdp 2 --zero 3 --ep 2 --pp-schedule zb-h1,4 --tp 2 --fsdp 2 --ep 2 --no-sp
+		--virtual tp=1,cp=2 -b 10 --dtype bf16 --experts 8 --experts-per-token 3 --router sigmoid --router-groups 4 --router-top-groups 2 --router-bias 0.01 --balance-over sequence|4 --dp 2 --fsdp 2 --zero 2 --ep 4,4 --fsdp 2 --cp 2 --ep 4 --recompute matmuls,2 --fsdp 2 --zero 3 --ep 2 --offload all
+		--virtual tp=1,cp=1 --dtype fp16 --experts 8 --no-shared-expert-gate --balance-over model --router softmax --router-groups 0 --router-top-groups 0 --router-bias 0|4 --dp 4 --ep 2 --recompute selective,4 --fsdp 4 --zero 1 --fsdp-kind flat --ep 4
+	END
+	)
+	[ $n -eq 10 ] || spare_starts
+}
+
 @test "float8, and what is not exact" {
 	make_shard
 	SMALL+=(--dtype float8 --no-float8-skip-ends)
@@ -213,6 +237,17 @@ same_on() { # RANKS OPTION...: as the run `one`
 		[ $((long - short)) -ge 8 ]
 		[ $((long - short)) -le 12 ]
 	done
+	# With --ep once more in each forward, of two layers and two micro-batches, not in a backward.
+	SMALL+=(-a llama --experts 4 --expert-room 4)
+	local every=(2 --fsdp 2 -b 8) without
+	without=$(($(waits "${every[@]}" -n 14) - $(waits "${every[@]}" -n 4)))
+	every+=(--ep 2)
+	short=$(waits "${every[@]}" -n 4) long=$(waits "${every[@]}" -n 14)
+	echo "--ep 2: $short $long, without: $without"
+	[ "$without" -ge 8 ]
+	[ "$without" -le 12 ]
+	[ $((long - short - without)) -ge 38 ]
+	[ $((long - short - without)) -le 42 ]
 }
 
 # Workers of local SGD; their exchange, layer by layer, is in a stream of its own.

@@ -109,11 +109,13 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --cp 2
 	same_on 2 --fsdp 2 --zero 3
 	SMALL+=(--dtype bf16 --virtual "tp=1,cp=1" --router sigmoid --router-groups 3 --router-top-groups 2)
-	SMALL+=(--router-bias 0.01 --balance-over sequence)
+	SMALL+=(--router-bias 0.01 --balance-over sequence -b 8)
 	on_gpu 1 --overwrite -o one >/dev/null
 	same_on 1 --cuda-graph
 	same_on 2 --pp 2
-	reports 64 '--ep is supported on CPUs only' on_gpu 2 --fsdp 2 --ep 2
+	same_on 2 --fsdp 2 --ep 2 --expert-room 4
+	same_on 3 --fsdp 3 --zero 2 --ep 3 --expert-room 4 --recompute full # one has no micro-batch
+	reports 64 '--cuda-graph cannot be used with --ep' on_gpu 2 --fsdp 2 --ep 2 --cuda-graph
 }
 
 @test "so do two in float8; a step of several is no graph" {

@@ -23,6 +23,14 @@ column() { # NAME FOLDER: of all rows that have it
 	grep '^step=' "$2/journal.txt" | grep -o " $1=[^ ]*" | cut -d= -f2
 }
 
+same_runs() { # A B: in the rows that both have, and at their ends
+	local worker
+	for worker in '' /worker-1; do
+		pt-compare -q --common "$1$worker" "$2$worker"
+		pt-ckpt diff "$1$worker" "$2$worker"
+	done
+}
+
 @test "until they part, workers are data-parallel ranks, bit for bit" {
 	apart 2 together -n 12 -a llama --dp 2
 	apart 2 warm -n 12 -a llama --edit-workers 2 --edit-warmup-steps 99
@@ -78,9 +86,22 @@ column() { # NAME FOLDER: of all rows that have it
 	done <<-END
 		2 --fsdp 2 --ep 2 --expert-room 2
 		2 --tp 2
+		2 --dp 2 --ep 2 --expert-room 2
+		4 --fsdp 2 --cp 2 --zero 2 --ep 4 --expert-room 4
+		4 --pp 2 --dp 2 --ep 2 --expert-room 2
 	END
+	# on from the middle, with another degree, and other techniques
+	more=("${experts[@]}" --edit-warmup-steps 3 "${PENALTY[@]}" --edit-wire int8 --optimizer muon)
+	apart 2 whole "${more[@]}"
+	apart 4 first "${more[@]}" --dp 2 --ep 2 --expert-room 2 --ckpt-every 1 --keep 0
+	for step in 05 06; do
+		apart 8 "then-$step" --layers 2 --resume first/checkpoints/step-000000$step.h5 --fsdp 4 --zero 3 --ep 4 --expert-room 4
+		same_runs whole "then-$step"
+	done
 	refuse 'edit-workers and --router-bias are mutually exclusive' tiny --edit-workers 1 -a llama --experts 4 \
 		--router sigmoid --router-bias 0.1
+	refuse 'edit-workers and --balance-over batch are mutually exclusive' tiny --edit-workers 1 -a llama --experts 4 \
+		--balance-over batch
 }
 
 @test "a worker's layout changes no bit" {
@@ -175,14 +196,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 EDIT=(--edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
-
-same_runs() { # A B: in the rows that both have, and at their ends
-	local worker
-	for worker in '' /worker-1; do
-		pt-compare -q --common "$1$worker" "$2$worker"
-		pt-ckpt diff "$1$worker" "$2$worker"
-	done
-}
 
 @test "a run goes on from any step, on any layout of its workers" {
 	apart 2 whole -n 15 "${EDIT[@]}"

@@ -295,6 +295,37 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	done
 }
 
+@test "experts: what is sent but rows is what was planned, and rows beyond the room end the run" {
+	local experts=(-a llama --experts 8 --expert-dim 24) value plan
+	make_shard
+	value() { sed -n "s/^step=2 .* $1=\([0-9.e+-]*\).*/\1/p" out; }
+	for layout in '--dp 2' '--fsdp 2' '--fsdp 2 --dtype bf16 --recompute full' '--cp 2 --expert-capacity 1'; do
+		# shellcheck disable=SC2086
+		pt-train "${TINY[@]}" "${LAYOUT[@]}" "${experts[@]}" --dry-run $layout --ep 2 --expert-room 2 >plan
+		rm -rf run
+		# shellcheck disable=SC2086
+		tiny_on 2 "${LAYOUT[@]}" "${experts[@]}" $layout --ep 2 --expert-room 2 -o run >out
+		awk -v plan="$(awk '/^sent.step/ { n = $2 } $1 == "rows" { n -= $2 } END { print n }' plan)" \
+			-v sent="$(value sent)" -v rows="$(value sent_rows)" -v fullest="$(value expert_rows)" \
+			-v balanced="$(awk '$1 == "rows" { print $2 }' plan)" 'BEGIN {
+				print plan, sent, rows, fullest, balanced
+				exit !(sent - rows >= plan && sent - rows <= plan + 1000 && rows > 0.5 * balanced && rows < 2 * balanced &&
+					fullest > 1 && fullest <= 2) }'
+	done
+	grep -q ' dropped=0\.[0-9]' out
+	grep -Eqx '# experts: [0-9.]+ KiB kept with rows balanced, room for 2 times that; at most 2 times that can arrive, [0-9.]+ KiB' plan
+	rm -rf run
+	code_of 1 tiny_on 2 "${LAYOUT[@]}" "${experts[@]}" --dp 2 --ep 2 --expert-room 1 -o run
+	[[ $output =~ layer\ [0-3]:\ the\ experts\ of\ a\ rank\ got\ ([0-9]+)\ rows,\ and\ have\ memory\ for\ ([0-9]+),\ by\ --expert-room\ 1\;\ give\ --expert-room\ ([0-9.]+)\ or\ more ]]
+	awk -v n="${BASH_REMATCH[1]}" -v room="${BASH_REMATCH[2]}" -v fits="${BASH_REMATCH[3]}" \
+		'BEGIN { exit !(n > room && fits * room >= n && (fits - 0.01) * room < n) }'
+	[ "$(grep -c 'the experts of a rank got' <<<"$output")" -eq 1 ]
+	# the other ranks wait for the end: with four ranks in two groups, too
+	code_of 1 tiny_on 4 "${LAYOUT[@]}" "${experts[@]}" --dp 4 --ep 2 --expert-room 1 -o run
+	grep -q 'the experts of a rank got' <<<"$output"
+	reports 64 '--expert-capacity is supported on CPUs only' pt-train "${TINY[@]}" "${experts[@]}" --expert-capacity 1 --device cuda
+}
+
 @test "the plan names what makes sums of gradients and their buckets smaller" {
 	local small=(pt-train --vocab 61 -b 16 --dry-run)
 	"${small[@]}" -m 4 --dp 2 | grep -q '^gradients .*; --fsdp with --zero 2 shards them$'

@@ -2,7 +2,7 @@
 # "To add" of pt(7): patches that do what it says, in the files that it names, build and run.
 load helpers
 
-@test "an option, a tokenizer, an architecture, an activation function, an optimizer and a format of logs are each a file or a row" {
+@test "an option, a tokenizer, an architecture, an activation function, a router, an optimizer and a format of logs are each a file or a row" {
 	root=$(realpath "$BATS_TEST_DIRNAME/../..")
 	mkdir tree
 	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions tests/support) | tar xf - -C tree
@@ -25,6 +25,10 @@ load helpers
 	pt-train "${small[@]}" --act squared-relu -o relu &>/dev/null
 	mpiexec -n 2 pt-train "${small[@]}" --act squared-relu --tp 2 -o two &>/dev/null
 	cmp relu/checkpoints/step-00000004.h5 two/checkpoints/step-00000004.h5
+	experts=(--arch llama --ffn-dim 32 --experts 4 --router softplus --balance-loss 1)
+	pt-train "${small[@]}" "${experts[@]}" -o mixture &>/dev/null
+	mpiexec -n 4 pt-train "${small[@]}" "${experts[@]}" --tp 2 --fsdp 2 --ep 2 --expert-room 2 -o mixtures &>/dev/null
+	cmp mixture/checkpoints/step-00000004.h5 mixtures/checkpoints/step-00000004.h5
 	pt-train --help | grep -q '|squared-relu'
 	pt-train --help | grep -q 'nag|adamw'
 	pt-train --generate man | grep -q greet

@@ -87,6 +87,22 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 	[ ! -s out/errors.txt ]
 }
 
+@test "the part of experts has its rows" {
+	lab 31
+	for model in qwen3-moe mixtral-moe dots-moe; do
+		[ "$(awk -F '\t' -v how=$model '$1 == "self-test" && $2 == how { print $4 }' out/rows.tsv)" = PASS ]
+	done
+	for how in fp32 bf16; do
+		[ "$(awk -F '\t' -v how=$how '$1 == "experts-run" && $2 == how && $3 == "result" { print $4 }' out/rows.tsv)" = PASS ]
+	done
+	[ "$(measured 'groups_bwd_w, 64 rows 4x64x64' exact 'of cuBLASLt')" -eq 1 ]
+	[ "$(measured 'no matmuls toy' exact 'of a layer')" -eq 1 ]
+	[ "$(measured qwen3-moe exact 'part of the experts, no matmuls')" -eq 1 ]
+	[ "$(measured qwen3-moe exact+PT_LAB_ON=groups tokens/s)" -eq 1 ]
+	[ "$(awk -F '\t' '$1 ~ /^G[.][01]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 2 ]
+	first_screen '^RED: nothing$'
+}
+
 @test "a wrong kernel makes the self-test red, and each switch is tried" {
 	lab 1 PT_EMU_BREAK=rope
 	first_screen '^RED: 2$' 'self-test of llama-1b fails with every switch' 'FAIL self-test: llama-1b: exit code 1: .*rope'

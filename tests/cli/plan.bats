@@ -3,6 +3,7 @@
 load helpers
 
 SHAPE=(model.conf dtype=bf16 layers=7 heads=4 dim=128 ffn-dim=256 context=64 vocab=256)
+EXPERTS=(experts=8 expert-dim=32 experts-per-token=2)
 SMALL=(layers=4 heads=4 dim=64 context=64 vocab=256 batch=16)
 
 plan() { # OPTION...
@@ -540,10 +541,43 @@ near() { # X PUBLISHED BOUND
 	says layers
 }
 
-@test "models with experts are not planned, and a model_type that is not supported is named" {
-	echo '{"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768}' >moe.json
+@test "layouts of experts: pt-train accepts them, and plans the same memory and bytes" {
+	local layout n=0 total bytes
+	small
+	pt-plan --json -c cpu,gpus=4,cores=4 -n 30 model.conf "${SMALL[@]}" "${EXPERTS[@]}" >json
+	while read -r total layout; do
+		n=$((n + 1))
+		# shellcheck disable=SC2086
+		pt-train --dry-run $layout >dry
+		[ "$(awk '$1 == "total" { print $2 }' dry)" -eq \
+			$((total + $(awk '$1 == "checkpoint" { print $2 }' dry))) ]
+		# a token's slots go there and back, in the forward and in the backward, in fp32; and so do
+		# the gates and their gradients. With recomputation, the rows go there once more
+		bytes=$(awk -v ep="$(sed 's/.* ep=\([0-9]*\) .*/\1/' <<<"$layout")" \
+			-v more="$(grep -c 'recompute=[smf]' <<<"$layout")" \
+			'BEGIN { print 4 * 4 * 2 * 64 * 4 * (1 - 1 / ep) * ((4 + more) * 64 + 2) }')
+		[ "$(awk '$1 == "rows" { print $2 }' dry)" = "$([ "$bytes" = 0 ] || echo "$bytes")" ]
+	done < <(sed -nE 's/^ *"total": ([0-9]+),?$/\1/p; s/^ *"arguments": "(.*)",?$/\1/p' json | paste -d ' ' - -)
+	[ "$n" -eq 30 ]
+	grep -q '"ep": 1' json && grep -q '"ep": [24]' json
+	pt-plan --json -c cpu,gpus=4,cores=4 -o ep=8 model.conf "${SMALL[@]}" "${EXPERTS[@]}" >json || true
+	not grep -q '"ep": 8' json
+}
+
+@test "experts: parameters, the load of the fullest rank, the rate of their matmuls" {
+	step() { pt-plan --json -H 2 -n 1 -o ep=8,fsdp=16,recompute=full,micro-batch=4 "$@" qwen3-30b-a3b dtype=bf16 batch=64 >json && number step; }
+	pt-plan -H 2 -n 1 qwen3-30b-a3b dtype=bf16 batch=64 >list
+	grep -q '^# 30.5 G parameters; 3.35 G of them, with 8 of 128 experts, compute a token' list
+	awk -v a="$(step)" -v b="$(step --imbalance 1.5)" -v c="$(step -c h100,experts=0.235)" \
+		'BEGIN { print a, b, c; exit !(b > 1.1 * a && c > 1.2 * a) }'
+	reports 64 '--imbalance 1.6: a run with expert-room=1.5 would end' pt-plan --imbalance 1.6 qwen3-30b-a3b
+	reports 69 '--trainer megatron: the formulas are for dense models' pt-plan --trainer megatron qwen3-30b-a3b
+}
+
+@test "a model_type that is not supported is named" {
 	echo '{"model_type": "qwen3", "num_experts": null}' >dense.json
-	reports 65 'moe.json: models with experts are not supported' pt-plan ./moe.json
+	echo '{"model_type": "nemotron_h_moe", "num_experts": 128}' >moe.json
+	reports 69 'moe.json: model_type "nemotron_h_moe"' pt-plan ./moe.json
 	reports 65 'dense.json: ' pt-plan ./dense.json
 	not grep -q 'key = value' <<<"$output"
 	cp dense.json dense.conf

@@ -8,7 +8,7 @@ setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
 	unset PT_DATA
 	case $BATS_TEST_DESCRIPTION in
-	techniques* | convergence* | fsdp-table* | cp-accumulation* | beyond-memory* | muon* | edit-example*)
+	techniques* | convergence* | fsdp-table* | cp-accumulation* | beyond-memory* | muon* | edit-example* | experts*)
 		for tool in bible gnuplot; do
 			command -v $tool >/dev/null || skip "no $tool"
 		done
@@ -216,6 +216,31 @@ rows_of() { # RUN
 	[ "$(awk -F'\t' '$2 == "2e-3" && $3 > 1 && $3 < 5 { printf "%s ", $1 }' whole/table.tsv)" = 'adamw muon ' ]
 	[ "$(wc -l <whole/commands)" -eq 4 ]
 	[ "$(rows_of whole/muon-2e-3-2)" -eq 6 ]
+}
+
+@test "experts: equal FLOPs, a table of runs, a verdict and a picture" {
+	export STEPS=30 SEEDS=1 WINDOWS=2
+	spoil ffn-dim=256 lr=1e-4
+	PATH=$PWD/spoilt:$PATH "$recipes/experts" whole >out 2>err || {
+		cat out err
+		return 1
+	}
+	[ ! -s err ]
+	grep -q '^FLOPs per token: dense 3.5424e+06, mixture 3.55469e+06: 0.35 % more' out
+	grep -q '^seed 1: better: ' out
+	[ "$(awk -F'\t' 'NR > 1 && $2 > 5 && $3 > 5 { printf "%s ", $1 }' whole/table.tsv)" = \
+		'dense-1 mixture-1 no-balance balance-sequence ' ]
+	awk -F'\t' '$1 == "dense-1" && $4 != "-" || $1 != "dense-1" && NR > 1 && !($4 > 0.1) { exit 1 }' whole/table.tsv
+	[ -s whole/loss.svg ]
+	grep -q '</html>' whole/report.html
+	# a mixture that is not better, or computes more
+	spoil ffn-dim=128 lr=1e-4
+	PATH=$PWD/spoilt:$PATH code_of 1 "$recipes/experts" whole
+	says 'seed 1: worse: '
+	spoil experts=8 experts-per-token=3
+	PATH=$PWD/spoilt:$PATH code_of 1 "$recipes/experts" whole
+	says '% more'
+	[ ! -e whole/table.tsv ]
 }
 
 @test "replay: a stretch on other ranks is equal, and a step that differs is named with its tensor" {

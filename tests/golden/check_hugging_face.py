@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Compares the models of make_golden.py with Hugging Face's GPT-2, Llama, Qwen, SmolLM3, Mixtral, Qwen-MoE and
-dots.llm1: the same weights, the same windows, the loss and every gradient of the first step. Prints; writes
+"""Compares the models of make_golden.py with Hugging Face's GPT-2, Llama, Qwen, SmolLM3, Mixtral, OLMoE, Qwen-MoE
+and dots.llm1: the same weights, the same windows, the loss and every gradient of the first step. Prints; writes
 nothing. Beside the packages of make_golden.py it needs
 
     venv/bin/pip install transformers==5.23.0
@@ -80,6 +80,9 @@ def experts(s):
         return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
             **common, **few, num_experts=s["experts"],
             shared_expert_intermediate_size=s["shared-expert-dim"]))
+    if "qk-norm-all" in s:
+        return transformers.OlmoeForCausalLM(transformers.OlmoeConfig(
+            **common, num_experts=s["experts"], norm_topk_prob=s["router-norm"] == "yes"))
     if s.get("qk-norm") == "yes":
         return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
             **common, **few, num_experts=s["experts"]))

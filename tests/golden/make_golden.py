@@ -82,6 +82,9 @@ CASES = {
                        "z-loss": 1e-2},
     "mixtral": {"arch": "llama", "kv-heads": 2, "steps": 6, "experts": 6, "ffn-dim": 12,
                 "experts-per-token": 2, "balance-loss": 0.0},
+    "olmoe": {"arch": "llama", "kv-heads": 2, "qk-norm": "yes", "qk-norm-all": "yes", "steps": 6,
+              "experts": 8, "ffn-dim": 12, "experts-per-token": 3, "router-norm": "no",
+              "balance-loss": 0.02, "balance-over": "sequence"},
     "qwen2-moe": {"arch": "llama", "kv-heads": 2, "bias": "qkv", "steps": 6, "experts": 5,
                   "experts-per-token": 3, "expert-dim": 12, "shared-expert-dim": 20,
                   "shared-expert-gate": "yes", "router-norm": "no", "moe-from": 1,
@@ -134,7 +137,9 @@ def shapes(s):
         norms += [f"layers.{block}.attention_norm", f"layers.{block}.ffn_norm"]
         if s.get("qk-norm") == "yes":
             for name in "q_norm", "k_norm":
-                table[f"layers.{block}.attention.{name}.weight"] = (s["head-dim"],)
+                width = q if name == "q_norm" else kv
+                table[f"layers.{block}.attention.{name}.weight"] = (
+                    width if "qk-norm-all" in s else s["head-dim"],)
         experts = has_experts(s, block)
         if experts:
             n, f, shared = s["experts"], s["expert-dim"], s.get("shared-expert-dim", 0)
@@ -330,8 +335,15 @@ def attend(p, block, x, s, ops, document, position):
         y = linear(p, f"{block}.attention.{name}", x)
         return y.unflatten(-1, (-1, s["head-dim"])).transpose(1, 2)
 
+    def norm_all(y, name):  # of all heads (Muennighoff et al. 2024)
+        y = ops.rms_norm(y.transpose(1, 2).flatten(2), p[f"{block}.attention.{name}.weight"],
+                         s["norm-eps"])
+        return y.unflatten(-1, (-1, s["head-dim"])).transpose(1, 2)
+
     q, k, v = heads("wq"), heads("wk"), heads("wv")
-    if s.get("qk-norm") == "yes":  # of each head (Dehghani et al. 2023), as in Qwen3
+    if "qk-norm-all" in s:
+        q, k = norm_all(q, "q_norm"), norm_all(k, "k_norm")
+    elif s.get("qk-norm") == "yes":  # of each head (Dehghani et al. 2023), as in Qwen3
         q = ops.rms_norm(q, p[f"{block}.attention.q_norm.weight"], s["norm-eps"])
         k = ops.rms_norm(k, p[f"{block}.attention.k_norm.weight"], s["norm-eps"])
     number = 1 + int(block.split(".")[1])

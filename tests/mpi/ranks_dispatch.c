@@ -1,6 +1,7 @@
 /* Rows of experts: every row arrives once, in an order that depends on the rows alone, and comes back
  * with its bits to where it was, whatever the counts of rows are.
- * ranks: 1 2 4
+ * ranks: 2 1 4
+ * device: cpu cuda
  */
 #include "tests/support/ranks.h"
 #include "parallel/dispatch.h"
@@ -15,11 +16,28 @@ enum {
 	GROUPS = EXPERTS * CHUNKS,
 	MOST = 9,
 	COLS = 5,
-	CASES = 60
+	CASES = 60,
+	CASES_ON_GPU = 12
 };
 
 static struct device device;
-static struct arena scratch;
+static struct arena scratch, kept; /* memory of the device */
+static struct arena host;
+
+/* Copies a matrix to, or from, the memory of the device. */
+static struct mat there(struct mat m)
+{
+	struct mat to = mat_alloc(&scratch, m.rows, m.cols, m.type);
+	device_put(&device, to.p, m.p, (size_t)mat_bytes(m));
+	return to;
+}
+
+static struct mat here(struct mat m)
+{
+	struct mat to = mat_alloc(&host, m.rows, m.cols, m.type);
+	device_get(&device, to.p, m.p, (size_t)mat_bytes(m));
+	return to;
+}
 
 /* ---- rows ------------------------------------------------------------------------ */
 
@@ -64,7 +82,7 @@ static uint32_t element(int source, int group, int64_t row, int64_t col)
 static struct mat own_rows(
 	int source, const int32_t *offsets, int64_t cols, enum dtype type)
 {
-	struct mat m = mat_alloc(&scratch, EXPERTS * CHUNKS * MOST, cols, type);
+	struct mat m = mat_alloc(&host, EXPERTS * CHUNKS * MOST, cols, type);
 	for (int g = 0; g < GROUPS; g++)
 		for (int64_t r = offsets[g]; r < offsets[g + 1]; r++)
 			for (int64_t c = 0; c < cols; c++) {
@@ -119,7 +137,8 @@ static const struct {
 enum { KINDS = ARRAY_LEN(kinds) };
 
 struct counted {
-	int32_t own[GROUPS + 1], here[GROUPS + 1 + MOST_RANKS];
+	int32_t own[GROUPS + 1];
+	int32_t *own_there, *here; /* in the memory of the device */
 	bool empty;
 };
 
@@ -135,42 +154,52 @@ static void open_dispatch(struct dispatch *x)
 static void exchange_counts(struct dispatch *x, int number, struct counted *k)
 {
 	set_offsets(number, x->c->rank, k->own);
+	k->own_there = arena_alloc(&kept, sizeof(k->own));
+	k->here = arena_alloc(&kept, (size_t)dispatch_ints(x) * sizeof(*k->here));
+	device_put(&device, k->own_there, k->own, sizeof(k->own));
 	k->empty = !has_rows(number, x->c->rank) && x->c->size > 1;
-	dispatch_counts_begin(x, k->empty ? NULL : k->own);
+	dispatch_counts_begin(x, k->empty ? NULL : k->own_there);
 	dispatch_counts_end(x, k->here);
 	for (int r = 0; r < x->c->size && x->c->size > 1; r++)
 		BUG_ON(dispatch_has_rows(x, r) != has_rows(number, r));
 }
 
+/* Returns a matrix on the device whose bytes are all 0xff. */
+static struct mat marked(int64_t rows, int64_t cols, enum dtype type)
+{
+	struct mat m = mat_alloc(&host, rows, cols, type);
+	memset(m.p, 0xff, (size_t)mat_bytes(m));
+	return there(m);
+}
+
 /* Moves rows of all kinds there and back. Returns the number of errors. */
 static int64_t move(struct dispatch *x, int number, const struct counted *k)
 {
-	size_t mark = arena_mark(&scratch);
+	size_t mark = arena_mark(&scratch), host_mark = arena_mark(&host);
 	int64_t capacity = x->c->size * EXPERTS * CHUNKS * MOST, own = k->own[GROUPS],
 		wrong = 0;
-	struct mat from[KINDS], there[KINDS], back[KINDS];
+	struct mat from[KINDS], moved[KINDS], back[KINDS];
 	for (int i = 0; i < KINDS; i++) {
 		from[i] = own_rows(x->c->rank, k->own, kinds[i].cols, kinds[i].type);
-		there[i] = mat_alloc(&scratch, capacity, kinds[i].cols, kinds[i].type);
-		back[i] = mat_alloc(&scratch, from[i].rows, kinds[i].cols, kinds[i].type);
-		memset(there[i].p, 0xff, (size_t)mat_bytes(there[i]));
-		memset(back[i].p, 0xff, (size_t)mat_bytes(back[i]));
+		moved[i] = marked(capacity, kinds[i].cols, kinds[i].type);
+		back[i] = marked(from[i].rows, kinds[i].cols, kinds[i].type);
 	}
 	for (int i = 0; i < KINDS; i++)
-		there[i] = rows_to_experts_begin(x, from[i], there[i]);
+		moved[i] = rows_to_experts_begin(x, there(from[i]), moved[i]);
 	dispatch_end(x);
 	for (int i = 0; i < KINDS; i++)
-		wrong += count_misplaced(x, number, there[i]);
+		wrong += count_misplaced(x, number, here(moved[i]));
 	for (int i = 0; i < KINDS; i++)
-		back[i] = rows_back_begin(x, there[i], back[i]);
+		back[i] = rows_back_begin(x, moved[i], back[i]);
 	dispatch_end(x);
 	for (int i = 0; i < KINDS; i++) {
-		const unsigned char *beyond =
-			(unsigned char *)mat_rows(back[i], own, 0).p;
-		wrong += !same(from[i], back[i], own);
-		wrong += x->c->size > 1 && own < back[i].rows && *beyond != 0xff;
+		struct mat got = here(back[i]);
+		const unsigned char *beyond = (unsigned char *)mat_rows(got, own, 0).p;
+		wrong += !same(from[i], got, own);
+		wrong += x->c->size > 1 && own < got.rows && *beyond != 0xff;
 	}
 	arena_reset(&scratch, mark);
+	arena_reset(&host, host_mark);
 	return wrong;
 }
 
@@ -181,8 +210,11 @@ TEST(there_and_back)
 	struct dispatch x;
 	struct counted k;
 	int64_t wrong = 0;
+	int cases = device.discrete ? CASES_ON_GPU : CASES;
 	open_dispatch(&x);
-	for (int number = 0; number < CASES; number++) {
+	for (int number = 0; number < cases && (x.c->size > 1 || !device.discrete);
+		number++) {
+		arena_reset(&kept, 0);
 		exchange_counts(&x, number, &k);
 		wrong += move(&x, number, &k);
 		int64_t rows = dispatch_rows(&x), all = rows, own = k.own[GROUPS];
@@ -202,10 +234,11 @@ TEST(restored)
 	struct counted k[4];
 	int64_t wrong = 0;
 	open_dispatch(&x);
+	arena_reset(&kept, 0);
 	for (int i = 0; i < 4; i++)
 		exchange_counts(&x, 3 + i, &k[i]);
 	for (int i = 3; i >= 0; i--) {
-		dispatch_restore(&x, k[i].empty ? NULL : k[i].own, k[i].here);
+		dispatch_restore(&x, k[i].empty ? NULL : k[i].own_there, k[i].here);
 		wrong += move(&x, 3 + i, &k[i]);
 	}
 	dispatch_close(&x);
@@ -220,13 +253,14 @@ TEST(bytes)
 	int first, n;
 	int64_t bytes = 0;
 	open_dispatch(&x);
+	arena_reset(&kept, 0);
 	exchange_counts(&x, 7, &k);
 	n = dispatch_experts_here(&x, &first);
 	for (int i = 0; i < KINDS; i++) {
 		int64_t width = kinds[i].cols * dtype_bytes(kinds[i].type);
-		int64_t kept = k.own[(first + n) * CHUNKS] - k.own[first * CHUNKS];
-		bytes += width * (k.own[GROUPS] - kept);     /* there */
-		bytes += width * (dispatch_rows(&x) - kept); /* back */
+		int64_t stays = k.own[(first + n) * CHUNKS] - k.own[first * CHUNKS];
+		bytes += width * (k.own[GROUPS] - stays);     /* there */
+		bytes += width * (dispatch_rows(&x) - stays); /* back */
 	}
 	int64_t before = world->sent;
 	int64_t wrong = move(&x, 7, &k);
@@ -237,11 +271,30 @@ TEST(bytes)
 
 int main(void)
 {
+	const char *kind = getenv("PT_TEST_DEVICE");
+	struct err e = {0};
+	if (kind && getenv("PT_CUDA") &&
+		strstr(getenv("PT_CUDA"), "/emu/")) /* NCCL too */
+		setenv("PT_NCCL", getenv("PT_CUDA"), 1);
 	ranks_open();
-	device_open_cpu(&device, 1);
-	arena_init(&scratch, "scratch", 1 << 22);
+	if (!kind || strcmp(kind, "cuda"))
+		device_open_cpu(&device, 1);
+	else if (device_open(&device, DEVICE_CUDA,
+			 &(struct device_options){.exact = true,
+				 .ranks = world->size,
+				 .rank = world->rank},
+			 &e) ||
+		 comm_device_open(world, &device, COMM_AUTO, &e))
+		die_err(&e);
+	comm_device_arena(world, &device, &scratch, "scratch", 1 << 22);
+	device_arena_init(&device, &kept, "kept", 1 << 20);
+	arena_init(&host, "host", 1 << 22);
 	device.scratch = &scratch;
 	int rc = ranks_run();
-	arena_release(&scratch);
+	comm_device_arena_release(world, &device, &scratch);
+	device_arena_release(&device, &kept);
+	arena_release(&host);
+	comm_device_close();
+	device_close(&device);
 	return ranks_close(rc);
 }

@@ -10,8 +10,9 @@
  *
  * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
  *
- * LONG=yes adds random layouts, of SEED or of the clock, on CPUs. LAYOUTS_STOP=yes: end at the
- * first that fails. LAYOUTS_ONLY=TEXT: those of the table whose options have the text. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
+ * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
+ * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
+ * of them, with experts, and nothing of the table. LAYOUTS_STOP=yes: end at the first that fails. LAYOUTS_SHOW=yes: print all. LAYOUTS_ONLY=TEXT: those of the table whose options have the text. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
  * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few. */
 #include "base/file.h"
 #include "tests/support/counted.h"
@@ -188,7 +189,7 @@ struct job {
 	enum kind kind;
 	struct train_opts o, then; /* a pair goes on with the second */
 	enum counted_kind data;
-	char title[720];
+	char title[1100];
 	int control; /* the job that says what is right */
 	bool save;   /* a control of pairs */
 	int ranks, leader;
@@ -251,12 +252,29 @@ static const struct job *any_layout(
 {
 	int *those = xcalloc((size_t)n_layout_jobs, sizeof(*those)), n = 0;
 	for (int i = 0; i < n_layout_jobs; i++)
-		if ((dtype < 0 || jobs[i].o.dtype == dtype) &&
+		if (jobs[i].kind != PAIR && (dtype < 0 || jobs[i].o.dtype == dtype) &&
 			(control < 0 || jobs[i].control == control) && i != but)
 			those[n++] = i;
 	const struct job *j = n ? &jobs[those[(int)(random * n)]] : NULL;
 	free(those);
 	return j;
+}
+
+/* Sets the job to a pair: the first layout, then the second, or one rank if that is NULL. */
+static void set_pair(struct job *j, const struct job *first, const struct job *second)
+{
+	j->o = first->o;
+	j->control = first->control;
+	j->data = first->data;
+	j->ranks = first->ranks;
+	if (second) {
+		j->then = second->o;
+		j->ranks = first->ranks > second->ranks ? first->ranks : second->ranks;
+	} else {
+		layout_control(arithmetics.v[j->control], &j->then);
+	}
+	snprintf(j->title, sizeof(j->title), "%.500s, then %.500s", first->title,
+		second ? second->title : "one rank");
 }
 
 /* A layout of those before, and another of the same arithmetic; where there is none, one
@@ -270,20 +288,41 @@ static void add_pair(uint64_t seed, int64_t index, int n_layout_jobs)
 		index % 2 ? (int)(index / 2 % DTYPES) : -1, -1, -1);
 	if (!first) /* there are few layouts */
 		first = any_layout(random, n_layout_jobs, -1, -1, -1);
-	const struct job *second = any_layout(test_uniform(seed, 2 * index + 1),
-		n_layout_jobs, -1, first->control, (int)(first - jobs));
-	j->o = first->o;
-	j->control = first->control;
-	j->data = first->data;
-	j->ranks = first->ranks;
-	if (second) {
-		j->then = second->o;
-		j->ranks = first->ranks > second->ranks ? first->ranks : second->ranks;
-	} else {
-		layout_control(arithmetics.v[j->control], &j->then);
+	set_pair(j, first,
+		any_layout(test_uniform(seed, 2 * index + 1), n_layout_jobs, -1,
+			first->control, (int)(first - jobs)));
+}
+
+/* Adds a pair whose first layout is the last job, a random one with experts. */
+static void add_pair_of_last(const struct test_layout *l, uint64_t seed, int64_t index)
+{
+	const struct job first = jobs[n_jobs - 1];
+	struct job second = {.ranks = 1};
+	struct test_layout other;
+	struct err e = {0};
+	if (!layout_random_other(&other, l, seed, index, world->size))
+		return;
+	if (layout_options(&other, &second.o, &e))
+		die_err(&e);
+	second.ranks = layout_ranks(&second.o);
+	snprintf(second.title, sizeof(second.title), "%s", other.options);
+	set_pair(new_job(PAIR), &first, &second);
+}
+
+/* Adds n random layouts; `experts`: only layouts with experts. */
+static void add_random_layouts(int n, uint64_t seed, bool experts)
+{
+	enum { PAIR_EVERY = 4 };
+	int n_experts = 0;
+	for (int i = 0; n_of[RANDOM] < n; i++) {
+		struct test_layout l;
+		layout_random(&l, seed, i, world->size);
+		if (experts && !layout_has_experts(&l))
+			continue;
+		add_layout(RANDOM, &l, (enum counted_kind)(i % N_COUNTED));
+		if (layout_has_experts(&l) && ++n_experts % PAIR_EVERY == 0)
+			add_pair_of_last(&l, seed, i);
 	}
-	snprintf(j->title, sizeof(j->title), "%.340s, then %.340s", first->title,
-		second ? second->title : "one rank");
 }
 
 /* Controls come first: who is compared has something to be compared with. */
@@ -324,8 +363,11 @@ static bool is_wanted(const struct test_layout *l)
 
 static void make_jobs(bool more, uint64_t seed)
 {
+	const char *only = getenv("LAYOUTS_RANDOM");
 	int first, step;
 	choose_layouts(&first, &step);
+	if (only)
+		first = n_layouts;
 	for (int i = first; i < n_layouts; i += step)
 		if (is_wanted(&layouts[i]))
 			add_layout(TABLE, &layouts[i], COUNTED_ALL);
@@ -333,15 +375,15 @@ static void make_jobs(bool more, uint64_t seed)
 		if (is_wanted(&layouts[i]))
 			add_layout(COUNTED, &layouts[i],
 				n_jobs % 2 ? COUNTED_FEW : COUNTED_MIXED);
-	for (int i = 0; i < LONG_LAYOUTS && more; i++) {
-		struct test_layout l;
-		layout_random(&l, seed, i);
-		add_layout(RANDOM, &l, (enum counted_kind)(i % N_COUNTED));
-	}
+	if (more)
+		add_random_layouts(only ? atoi(only) : LONG_LAYOUTS, seed, only != NULL);
 	int n = n_jobs;
-	for (int i = 0; i < (more ? LONG_PAIRS : PAIRS); i++)
+	for (int i = 0; i < (more && !only ? LONG_PAIRS : PAIRS); i++)
 		add_pair(seed, i, n);
 	add_controls();
+	for (int i = 0; i < n_jobs && getenv("LAYOUTS_SHOW") && !world->rank; i++)
+		if (jobs[i].kind != CONTROL)
+			print_error("%d, as %d: %s\n", i, jobs[i].control, jobs[i].title);
 }
 
 /* ---- doing it -------------------------------------------------------------------- */
@@ -552,8 +594,13 @@ static void saved_and_resumed_elsewhere(void **state)
 static void random_layouts(void **state)
 {
 	(void)state;
-	printf("# figure: %d random layouts of seed %llu, %d of them differ\n",
-		n_of[RANDOM], (unsigned long long)seed, failed[RANDOM]);
+	int n = 0;
+	for (int i = 0; i < n_jobs; i++)
+		n += jobs[i].kind == RANDOM && jobs[i].o.ep > 1;
+	printf("# figure: %d random layouts of seed %llu, %d of them with --ep, %d of them differ; "
+	       "%d pairs, %d of them differ\n",
+		n_of[RANDOM], (unsigned long long)seed, n, failed[RANDOM], n_of[PAIR],
+		failed[PAIR]);
 	assert_int_equal(failed[RANDOM], 0);
 }
 

@@ -12,13 +12,48 @@ static double *numbers(int64_t n)
 
 /* ---- the router ---------------------------------------------------------------------- */
 
+static double sigmoid_score(double z)
+{
+	return 1 / (1 + exp(-z));
+}
+
+static double sigmoid_log_slope(double s)
+{
+	return 1 - s;
+}
+
+/* The score of a logit alone. */
+static double score_of(double z, const struct router *how)
+{
+	switch (how->kind) {
+#define SCORE(id, name, ...) \
+	case ROUTER_##id:    \
+		return name##_score(z);
+#include "kernels/scores.h"
+	default:
+		return NAN;
+	}
+}
+
+static double log_slope(double s, const struct router *how)
+{
+	switch (how->kind) {
+#define SCORE(id, name, ...) \
+	case ROUTER_##id:    \
+		return name##_log_slope(s);
+#include "kernels/scores.h"
+	default:
+		return NAN;
+	}
+}
+
 /* The scores p or s, which are chosen by and are made into gates. */
 static void compute_scores(double *p, const double *z, const struct router *how)
 {
 	double lse = ref_log_sum_exp(z, how->experts);
 	for (int64_t e = 0; e < how->experts; e++)
 		p[e] = how->kind == ROUTER_SOFTMAX ? exp(z[e] - lse)
-						   : 1 / (1 + exp(-z[e]));
+						   : score_of(z[e], how);
 }
 
 double ref_log_sum_exp(const double *z, int64_t n)
@@ -113,7 +148,7 @@ double ref_balance(const double *z, const float *f, const struct router *how)
 	return (double)how->experts * dot;
 }
 
-/* dp of the scores: dz for softmax or sigmoid. */
+/* dp of the scores: dz. */
 static void scores_bwd(
 	double *dz, const double *dp, const double *p, const struct router *how)
 {
@@ -122,7 +157,7 @@ static void scores_bwd(
 		dot += p[e] * dp[e];
 	for (int64_t e = 0; e < how->experts; e++)
 		dz[e] = how->kind == ROUTER_SOFTMAX ? p[e] * (dp[e] - dot)
-						    : p[e] * (1 - p[e]) * dp[e];
+						    : p[e] * log_slope(p[e], how) * dp[e];
 }
 
 void ref_route_bwd(double *dz, const double *z, const double *dg, const int32_t *ids,

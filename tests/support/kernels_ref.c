@@ -409,3 +409,35 @@ void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
 		p[i] -= lr * (m[i] / correct1) / (sqrt(v[i] / correct2) + (double)o->eps);
 	}
 }
+
+void ref_orthogonalize(double *x, int64_t r, int64_t c)
+{
+	double *gram = calloc((size_t)(r * r), sizeof(*gram));
+	double *poly = calloc((size_t)(r * r), sizeof(*poly));
+	double *next = calloc((size_t)(r * c), sizeof(*next));
+	for (int step = 0; step < 5; step++) {
+		memset(gram, 0, (size_t)(r * r) * sizeof(*gram));
+		for (int64_t i = 0; i < r; i++)
+			for (int64_t j = 0; j < r; j++)
+				for (int64_t k = 0; k < c; k++)
+					gram[i * r + j] += x[i * c + k] * x[j * c + k];
+		for (int64_t i = 0; i < r; i++)
+			for (int64_t j = 0; j < r; j++) {
+				double square = 0;
+				for (int64_t k = 0; k < r; k++)
+					square += gram[i * r + k] * gram[k * r + j];
+				poly[i * r + j] =
+					-4.7750 * gram[i * r + j] + 2.0315 * square;
+			}
+		for (int64_t i = 0; i < r; i++)
+			for (int64_t k = 0; k < c; k++) {
+				next[i * c + k] = 3.4445 * x[i * c + k];
+				for (int64_t j = 0; j < r; j++)
+					next[i * c + k] += poly[i * r + j] * x[j * c + k];
+			}
+		memcpy(x, next, (size_t)(r * c) * sizeof(*x));
+	}
+	free(gram);
+	free(poly);
+	free(next);
+}

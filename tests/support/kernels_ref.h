@@ -69,3 +69,6 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 /* Step `step`, counted from 1, of torch.optim.AdamW. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
 	const struct update *, double decay, int step);
+
+/* Muon's five steps of the Newton-Schulz iteration, as in the paper: x [r, c], of norm 1. */
+void ref_orthogonalize(double *x, int64_t r, int64_t c);

@@ -283,7 +283,12 @@ const struct test_layout layouts[] = {
 	{"mixtral", "dp=2 tp=2 virtual=tp=2,cp=2 sp=no packing=documents sliding-window=7"},
 	{"dots1", "pp=2 tp=2 sp=no dtype=fp16 pp-schedule=zb-h1 recompute=matmuls residual-dtype=bf16 dropout=0.1"},
 	{"mixtral", "fsdp=2 tp=2 zero=3 freeze=router|layers\\.1\\.experts.w2|layers\\.0 lr-scale-of=w13=0.5"},
+	{"dots1", "freeze=tok_|layers\\.[01]\\. threads=2"},
 	/* experts that ranks divide, each with memory for all rows that there may be */
+	{"mixtral", "batch=6 dp=2 cp=2 tp=2 expert-capacity=0.75"},
+	{"qwen2-moe", "pp=2 tp=2 sp=no pp-schedule=zb-h1 recompute=selective expert-capacity=1"},
+	{"dots1", "fsdp=2 zero=3 ep=2 expert-room=4 recompute=full dtype=bf16 expert-capacity=1"},
+	{"qwen3-moe", "dp=2 cp=2 ep=4 expert-room=4 recompute=matmuls expert-capacity=0.5"},
 	{"mixtral", "dp=2 ep=2 expert-room=4"},
 	{"dots1", "batch=10 dp=4 ep=4 expert-room=4"},
 	{"dots1", "batch=10 dp=2 fsdp=2 zero=3 tile=2 ep=4 expert-room=4"},
@@ -306,6 +311,21 @@ const struct test_layout layouts[] = {
 	{"dots1", "batch=14 dp=2 fsdp=2 zero=2 ep=2 expert-room=4 offload=grads"},
 	{"mixtral", "dp=2 ep=2 expert-room=4 offload=params packing=documents"},
 	{"mixtral", "fsdp=2 zero=3 ep=2 expert-room=4 freeze=router|layers\\.1\\.experts.w2|layers\\.0"},
+	/* experts and Muon: a matrix of an expert on one rank */
+	{"mixtral", "dp=2 ep=2 expert-room=4 optimizer=muon"},
+	{"dots1", "batch=10 fsdp=2 tp=2 zero=3 ep=2 expert-room=4 virtual=tp=4 optimizer=muon"},
+	{"qwen2-moe", "pp=2 fsdp=2 cp=2 zero=2 dtype=bf16 pp-schedule=1f1b optimizer=muon"},
+	{"qwen3-moe", "batch=6 cp=2 fsdp=2 tp=2 zero=3 fsdp-kind=flat sp=no ep=4 expert-room=4 offload=grads optimizer=muon"},
+	/* the balance of experts over all layers with a pipeline, and over the batch before */
+	{"olmoe", "pp=2 pp-schedule=gpipe balance-loss=1"},
+	{"olmoe", "batch=10 pp=4 pp-schedule=1f1b balance-loss=1 recompute=full"},
+	{"olmoe", "pp=2 fsdp=2 cp=2 zero=3 pp-schedule=zb-h1 balance-loss=1 dtype=bf16"},
+	{"qwen2-moe", "batch=6 pp=2 dp=2 tp=2 sp=no pp-schedule=zbv balance-over=model balance-loss=1"},
+	{"dots1", "pp=2 fsdp=2 cp=2 zero=2 ep=4 expert-room=4 pp-schedule=interleaved balance-over=model balance-loss=1"},
+	{"mixtral", "batch=10 dp=4 ep=4 expert-room=4 balance-over=batch balance-loss=1"},
+	{"qwen3-moe", "pp=2 cp=2 tp=2 zero=1 pp-schedule=interleaved-zb balance-over=batch balance-loss=1 dtype=fp16"},
+	{"dots1", "batch=6 fsdp=3 zero=3 balance-over=batch balance-loss=1 recompute=full"},
+	{"mixtral", "tp=2 batch=6 balance-over=batch balance-loss=1"},
 	/* norms of queries and keys, which all slices share */
 	{"qwen3", "tp=4"},
 	{"qwen3", "tp=2 sp=no virtual=tp=4 recompute=selective"},
@@ -527,9 +547,9 @@ static void choose(struct dice *d, struct str *out, const char *words)
 }
 
 /* Assigns the prime factors of the number of ranks to axes. */
-static void roll_degrees(struct dice *d, struct str *out)
+static void roll_degrees(struct dice *d, struct str *out, int max_ranks)
 {
-	int degree[N_AXES] = {1, 1, 1, 1, 1}, ranks = 1 + roll(d, 8);
+	int degree[N_AXES] = {1, 1, 1, 1, 1}, ranks = 1 + roll(d, max_ranks);
 	for (int p = 2; p <= ranks; p++)
 		for (; ranks % p == 0; ranks /= p)
 			degree[roll(d, N_AXES)] *= p;
@@ -539,14 +559,48 @@ static void roll_degrees(struct dice *d, struct str *out)
 				degree[a]);
 }
 
-static void roll_options(struct dice *d, struct str *out)
+static bool has_experts(const char *model)
 {
-	str_clear(out);
-	roll_degrees(d, out);
+	return strstr(model_options(model), "experts=");
+}
+
+bool layout_has_experts(const struct test_layout *l)
+{
+	return has_experts(l->model);
+}
+
+/* Appends options that change the bits of a run. */
+static void roll_arithmetic(struct dice *d, struct str *out, bool experts)
+{
 	choose(d, out, ",batch=2,batch=4,batch=6,batch=10,batch=14,batch=22");
 	choose(d, out, ",,layers=5,layers=8");
 	choose(d, out,
 		",,,virtual=tp=2,virtual=cp=2,virtual=tp=4;cp=2,virtual=tp=2;cp=4");
+	choose(d, out, ",,,,freeze=(tok|pos)_|layers\\.[01]\\.,freeze=norm|w1");
+	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
+	choose(d, out, ",,residual-dtype=bf16");
+	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
+	choose(d, out, ",,packing=documents");
+	if (!experts)
+		return;
+	choose(d, out, ",,experts-per-token=1,experts-per-token=2,experts-per-token=3");
+	choose(d, out,
+		",balance-loss=0,balance-over=micro-batch;balance-loss=1,"
+		"balance-over=sequence;balance-loss=0.5,balance-over=model;balance-loss=0.5,"
+		"balance-over=batch;balance-loss=0.5");
+	choose(d, out, ",,router-z-loss=0.1");
+	choose(d, out, ",,shared-expert-dim=8");
+	choose(d, out, ",,router=sigmoid,router=sigmoid;router-bias=0.02");
+}
+
+/* Appends options that change no bit: who computes what, and how. */
+static void roll_layout(struct dice *d, struct str *out, bool experts, int max_ranks)
+{
+	roll_degrees(d, out, max_ranks);
+	if (experts)
+		choose(d, out, ",ep=2,ep=2,ep=3,ep=4,ep=4,ep=6,ep=8,ep=8");
+	if (strstr(out->s ? out->s : "", " ep="))
+		str_puts(out, " expert-room=8"); /* memory for all rows that may arrive */
 	choose(d, out, ",,zero=0,zero=1,zero=2,zero=3");
 	choose(d, out, ",fsdp-kind=flat");
 	choose(d, out, ",,reshard-after-forward=no,reshard-after-forward=keep-last");
@@ -561,28 +615,93 @@ static void roll_options(struct dice *d, struct str *out)
 	choose(d, out, ",,bucket=0,bucket=20000");
 	choose(d, out, ",async-tp=no");
 	choose(d, out, ",,,tile=2,tile=4");
-	choose(d, out, ",,,,freeze=(tok|pos)_|layers\\.[01]\\.,freeze=norm|w1");
 	choose(d, out, ",gather-dtype=fp32");
 	choose(d, out,
 		",,,,,,offload=optimizer,offload=grads,offload=params,offload=all");
-	choose(d, out, ",,,,dtype=bf16,dtype=fp16,dtype=float8");
-	choose(d, out, ",,residual-dtype=bf16");
-	choose(d, out, ",,optimizer=sgd,optimizer=muon,optimizer=muon");
-	choose(d, out, ",,packing=documents");
-	for (char *p = out->s; p && *p; p++) /* of one word */
-		*p = *p == ';' ? ',' : *p;
 }
 
-void layout_random(struct test_layout *l, uint64_t seed, int64_t index)
+/* Sets l->options to two lists of options. Returns false if they are too long. */
+static bool set_options(
+	struct test_layout *l, const struct str *arithmetic, const struct str *layout)
+{
+	int n = snprintf(l->options, sizeof(l->options), "%s%s%s",
+		arithmetic->len ? arithmetic->s : "",
+		arithmetic->len && layout->len ? " " : "", layout->len ? layout->s : "");
+	for (char *p = l->options; *p; p++) /* of one word */
+		if (*p == ';')
+			*p = strncmp(p, ";cp=", 4) ? ' ' : ',';
+	return n < (int)sizeof(l->options);
+}
+
+void layout_random(struct test_layout *l, uint64_t seed, int64_t index, int max_ranks)
 {
 	struct dice d = {.seed = hash_mix(seed) + (uint64_t)index};
-	struct str text = {0};
+	struct str arithmetic = {0}, layout = {0};
 	struct train_opts o;
 	struct err e = {0};
+	bool experts = roll(&d, 2);
 	do {
-		l->model = models[roll(&d, ARRAY_LEN(models))].name;
-		roll_options(&d, &text);
-		snprintf(l->options, sizeof(l->options), "%s", text.s ? text.s : "");
-	} while (layout_options(l, &o, &e));
-	str_free(&text);
+		do
+			l->model = models[roll(&d, ARRAY_LEN(models))].name;
+		while (has_experts(l->model) != experts);
+		str_clear(&arithmetic);
+		str_clear(&layout);
+		roll_arithmetic(&d, &arithmetic, experts);
+		roll_layout(&d, &layout, experts, max_ranks);
+	} while (!set_options(l, &arithmetic, &layout) || layout_options(l, &o, &e));
+	str_free(&arithmetic);
+	str_free(&layout);
+}
+
+/* Appends the words of a layout that roll_arithmetic() may have drawn. */
+static void keep_arithmetic(const char *options, struct str *out)
+{
+	static const char *const keys[] = {"batch", "layers", "virtual", "freeze",
+		"dtype", "residual-dtype", "optimizer", "packing", "experts-per-token",
+		"balance-over", "balance-loss", "router-z-loss", "shared-expert-dim",
+		"router", "router-bias"};
+	for (const char *word = options; *word; word += strspn(word, " ")) {
+		size_t n = strcspn(word, " "), key = strcspn(word, "=");
+		for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+			if (strlen(keys[i]) == key && !strncmp(word, keys[i], key))
+				str_printf(
+					out, "%s%.*s", out->len ? " " : "", (int)n, word);
+		word += n;
+	}
+}
+
+/* Returns true if both have the same arithmetic; of experts, also different degrees --ep. */
+static bool is_other(const struct train_opts *a, const struct train_opts *b)
+{
+	struct str x = {0}, y = {0};
+	layout_arithmetic(a, &x);
+	layout_arithmetic(b, &y);
+	bool same = !strcmp(x.s, y.s);
+	str_free(&x);
+	str_free(&y);
+	return same && (!a->model.experts || a->ep != b->ep);
+}
+
+bool layout_random_other(struct test_layout *other, const struct test_layout *l,
+	uint64_t seed, int64_t index, int max_ranks)
+{
+	enum { TRIES = 3000 };
+	struct dice d = {.seed = hash_mix(~seed) + (uint64_t)index};
+	struct str arithmetic = {0}, layout = {0};
+	struct train_opts first, o;
+	struct err e = {0};
+	bool found = false;
+	if (layout_options(l, &first, &e))
+		die_err(&e);
+	keep_arithmetic(l->options, &arithmetic);
+	other->model = l->model;
+	for (int i = 0; i < TRIES && !found; i++) {
+		str_clear(&layout);
+		roll_layout(&d, &layout, has_experts(l->model), max_ranks);
+		found = set_options(other, &arithmetic, &layout) &&
+			!layout_options(other, &o, &e) && is_other(&first, &o);
+	}
+	str_free(&arithmetic);
+	str_free(&layout);
+	return found;
 }

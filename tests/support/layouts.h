@@ -6,7 +6,7 @@
 
 struct test_layout {
 	const char *model; /* a name in layouts.c */
-	char options[320];
+	char options[480];
 };
 
 extern const struct test_layout layouts[];
@@ -15,8 +15,13 @@ extern const int n_layouts;
 /* Steps of a run. */
 enum { LAYOUT_STEPS = 6 };
 
-/* The random layout number `index` of a seed: valid, with 1 to 8 ranks. */
-void layout_random(struct test_layout *l, uint64_t seed, int64_t index);
+bool layout_has_experts(const struct test_layout *l);
+/* Sets *l to the random layout number `index` of a seed: valid, with 1 to max_ranks ranks. */
+void layout_random(struct test_layout *l, uint64_t seed, int64_t index, int max_ranks);
+/* Sets *other to a random layout with the arithmetic of l: of experts, with another --ep. Returns
+ * false if it finds none. */
+bool layout_random_other(struct test_layout *other, const struct test_layout *l,
+	uint64_t seed, int64_t index, int max_ranks);
 /* The layout's options, resolved; -1 with *e set: the layout is invalid. */
 int layout_options(const struct test_layout *l, struct train_opts *o, struct err *e);
 int layout_ranks(const struct train_opts *o);

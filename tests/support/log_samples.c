@@ -140,6 +140,11 @@ const struct log_sample log_samples[] = {
 		"batch = 32\ncontext = 4096\nwarmup = 2\nsteps = 100\n", 8},
 	{"megatron", " iteration      100/  500 | elapsed time per iteration (ms): 512.5 | learning rate 1.500E-04 | lm loss 9.083740E+00 |\n", 1, 6,
 		{{100, "loss", 9.08374}, {100, "lr", 1.5e-4}, {100, "dt", 0.5125}}, "steps = 500\n", 0},
+	/* losses of a mixture of experts */
+	{"megatron",
+		" iteration        2/     100 | learning rate: 1.5E-04 | lm loss: 9.5E+00 | load_balancing_loss: 1.024E+00 | z_loss: 4.5E+00 | loss scale: 1.0 |\n"
+		" iteration        3/     100 | learning rate: 1.5E-04 | lm loss: 9.25E+00 | seq_load_balancing_loss: 1.5E+00 | loss scale: 1.0 |\n",
+		2, 3, {{2, "loss", 9.5}, {2, "aux_loss", 1.024}, {2, "router_z", 4.5}, {3, "aux_loss", 1.5}}, "steps = 100\n", 0},
 	/* a loss that is NaN is left out, and counted */
 	{"megatron",
 		" iteration      100/  500 | learning rate: 1.5E-04 | lm loss: 9.083740E+00 | number of nan iterations:   0 |\n"
@@ -224,7 +229,7 @@ const struct log_sample log_samples[] = {
 		"steps: 10 loss: 10.7133 iter time (s): 0.283 samples/sec: 226.457\n", 1, 6,
 		{{10, "loss", 10.7133}, {10, "dt", 0.283}, {10, "lr", 1.5e-6}, {10, "skipped", 2}}, "", 0},
 	{"deepspeed", "steps: 200 loss: 5.5508 lm loss: 5.5103 moe loss: 0.0405 iter time (s): 0.936 samples/sec: 136.706\n", 1, 5,
-		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "moe_loss", 0.0405}, {200, "dt", 0.936}, {200, "sps", 136.706}},
+		{{200, "loss", 5.5508}, {200, "lm_loss", 5.5103}, {200, "aux_loss", 0.0405}, {200, "dt", 0.936}, {200, "sps", 136.706}},
 		"", 0},
 	/* its engine alone: times, but no loss */
 	{"deepspeed",

@@ -320,3 +320,39 @@ TEST(decay_along_the_update)
 	step_expect(&s, &plain_check, NULL);
 	step_end(&s);
 }
+
+/* Norms whose weights and updates are nearly parallel, so that no decay is fitted: the decay leaves
+ * its part across the update. Adds `excess` times that part to the update. */
+static void check_decay_across(bool is_given, double excess, const char *text)
+{
+	const double lr = 0.01, decay = 0.2;
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	s.adam.lr = lr;
+	s.adam.decay = decay;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0;
+			s.w.m.tensors[i].ndim == 1 && j < s.w.m.tensors[i].dims[0]; j++) {
+			s.w.w[i][j] = 1 + 6e-4f * (float)test_normal(90 + i, j);
+			s.g.g[i][j] = fabsf(s.g.g[i][j]) + 1e-3f;
+		}
+	step_train(&s);
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0;
+			s.w.m.tensors[i].ndim == 1 && j < s.w.m.tensors[i].dims[0]; j++)
+			s.of[1][MODEL][i][j] -=
+				(float)(excess * lr * decay *
+					((double)s.of[0][MODEL][i][j] - 1));
+	s.adam.decay = is_given ? decay : -1;
+	step_expect(&s, &plain_check, text);
+	step_end(&s);
+}
+
+TEST(decay_across_the_update)
+{
+	for (int is_given = 0; is_given < 2; is_given++) {
+		check_decay_across(is_given, 0, NULL);
+		check_decay_across(is_given, 2, "update  16 of 21 within bounds; ");
+	}
+}

@@ -74,10 +74,12 @@ static void check_forward(struct device *d, const struct row_groups *g, int64_t 
 	d->k->groups_bwd_x(d, dx.f, dy.f, w.f, g);
 	ref_groups(y.r, x.r, w.r, in, out, g, false);
 	ref_groups(dx.r, dy.r, w.r, in, out, g, true);
+	const float *behind = (float *)loaded(y.f).p + rows * out;
 	for (int64_t i = 0; i < MORE * out; i++)
-		assert_true(isnan(((float *)loaded(y.f).p)[rows * out + i]));
+		assert_true(isnan(behind[i]));
+	behind = (float *)loaded(dx.f).p + rows * in;
 	for (int64_t i = 0; i < MORE * in; i++)
-		assert_true(isnan(((float *)loaded(dx.f).p)[rows * in + i]));
+		assert_true(isnan(behind[i]));
 	y.f.rows = dx.f.rows = rows;
 	check_result("groups_fwd", y);
 	check_result("groups_bwd_x", dx);
@@ -191,6 +193,69 @@ DEVICE_TEST(rows_alone)
 		check_same("groups_fwd, linear_fwd", y2, mat_rows(y, AT, 30));
 		check_same("groups_bwd_x, linear_bwd_x", dx2, mat_rows(dx, AT, 30));
 	}
+}
+
+/* Opens the device with PT_LAB_ON=groups. */
+static void open_wgmma(const struct device *d, struct device *other)
+{
+	struct device_options o = {.exact = true};
+	struct err e = {0};
+	setenv("PT_LAB_ON", "groups", 1);
+	int failed = device_open(other, DEVICE_CUDA, &o, &e);
+	unsetenv("PT_LAB_ON");
+	assert_int_equal(failed, 0);
+	other->scratch = d->scratch;
+}
+
+/* Compares the matmuls of two devices, bit for bit. Behind the last group, operands are NaN. */
+static void check_same_groups(
+	struct device *const both[2], const struct row_groups *g, int64_t in, int64_t out)
+{
+	enum { MORE = 5 };
+	int64_t rows = end_of(g) + MORE, blocks = g->n / g->per_block;
+	struct mat x = seeded(rows, in, 1), dy = seeded(rows, out, 2);
+	struct mat w = stored(seeded(blocks * out, in, 3), DT_BF16), y[2], dx[2];
+	for (int64_t i = 0; i < MORE * in; i++)
+		((float *)x.p)[(rows - MORE) * in + i] = NAN;
+	for (int64_t i = 0; i < MORE * out; i++)
+		((float *)dy.p)[(rows - MORE) * out + i] = NAN;
+	x = stored(x, DT_BF16);
+	dy = stored(dy, DT_BF16);
+	for (int i = 0; i < 2; i++) {
+		struct device *d = both[i];
+		y[i] = stored(mat_blank(rows, out), DT_BF16);
+		dx[i] = stored(mat_blank(rows, in), DT_BF16);
+		d->k->groups_fwd(d, y[i], x, w, g);
+		d->k->groups_bwd_x(d, dx[i], dy, w, g);
+		device_wait(d);
+	}
+	check_same("groups_fwd, by wgmma", y[0], y[1]);
+	check_same("groups_bwd_x, by wgmma", dx[0], dx[1]);
+}
+
+/* The matmuls of sm_90 by warpgroups: parts of tiles, several tiles of rows and of columns, more tiles than
+ * multiprocessors, groups without rows, and shapes that they leave to the other kernels. */
+DEVICE_TEST(by_warpgroups)
+{
+	static const int64_t sizes[] = {0, 1, 127, 128, 129, 0, 300, 2, 64, 0};
+	bool emulated = strstr(d->name, "emulated") != NULL;
+	if (!d->discrete)
+		skip(); /* a GPU's */
+	struct device other, *const both[] = {d, &other};
+	open_wgmma(d, &other);
+	for (int64_t per = 1; per <= 2; per++) {
+		struct row_groups g = make_groups(sizes, ARRAY_LEN(sizes), per);
+		check_forward(&other, &g, 72, 320, DT_BF16, DT_BF16);
+		check_forward(&other, &g, 520, 64, DT_BF16, DT_BF16);
+		check_forward(&other, &g, 40, 26, DT_BF16, DT_BF16);
+		check_forward(&other, &g, 40, 64, DT_F16, DT_F16);
+		if (!emulated)
+			continue;
+		check_same_groups(both, &g, 72, 320);
+		check_same_groups(both, &g, 520, 64);
+		check_same_groups(both, &g, 264, 72);
+	}
+	device_close(&other);
 }
 
 /* A leaf in pieces has the bits of a leaf at once; so has a leaf whose rows lie elsewhere. */

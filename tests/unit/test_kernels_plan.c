@@ -149,6 +149,30 @@ TEST(times)
 	assert_near(speed.seconds, seconds, 1e-9 * seconds);
 }
 
+/* The last tile of a group is half full: 100 rows take as long as 132, and 10 as long as 64. A leaf
+ * has tiles of 32 terms. */
+TEST(times_of_groups)
+{
+	const int rows[] = {100, 10}, padded[] = {132, 64}, terms[] = {116, 32};
+	for (int i = 0; i < 2; i++) {
+		struct device d;
+		struct device_speed speed = {
+			.flops = {[DT_F32] = 1}, .memory = 1e9, .experts = 0.5};
+		struct row_groups groups = {.n = 3, .per_block = 1};
+		struct mat x = shape(3 * rows[i], 70), y = shape(3 * rows[i], 110);
+		struct group_leaf leaf = {.dw = shape(110, 70)};
+		device_open_plan(&d, DEVICE_CUDA);
+		d.speed = &speed;
+		d.k->groups_fwd(&d, y, x, shape(3 * 110, 70), &groups);
+		double seconds = 2 * 2. * 3 * padded[i] * 70 * 110;
+		assert_near(speed.seconds, seconds, 1e-9 * seconds);
+		assert_near(d.flops, 2. * 3 * rows[i] * 70 * 110, 0);
+		d.k->groups_bwd_w(&d, &leaf, 1, y, x, &groups);
+		seconds += 2 * 2. * terms[i] * 70 * 110;
+		assert_near(speed.seconds, seconds, 1e-9 * seconds);
+	}
+}
+
 /* Only a few kernels take some columns of another matrix; for others it is a bug, which the plan of a
  * run finds. */
 TEST(columns)

@@ -25,7 +25,7 @@ struct case_of_router {
 
 static struct router random_router(int64_t experts, int64_t per_row, int turn)
 {
-	struct router how = {.kind = turn & 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX,
+	struct router how = {.kind = (enum router_kind)(turn % N_ROUTER_KINDS),
 		.normalize = turn & 2,
 		.scale = turn & 4 ? 2.5f : 1,
 		.experts = experts,
@@ -379,7 +379,7 @@ DEVICE_TEST(counts)
 	counts[0] = INT32_MAX;
 	d->k->counts_sum(d, sums, counts, SETS, PER, E, false);
 	d->k->counts_sum(d, sums, counts, SETS, PER, E, true);
-	d->k->counts_fractions(d, f, sums, SETS / PER, E);
+	d->k->counts_fractions(d, f, sums, SETS / PER, E, NULL);
 	int64_t total = 0;
 	for (int e = 0; e < E; e++) {
 		int64_t sum = 0;
@@ -392,6 +392,11 @@ DEVICE_TEST(counts)
 		assert_true(f[e] == (float)((double)sums[e] / (double)total));
 		assert_true(f[E + e] == (float)(1 / (double)E));
 	}
+	const struct update off = {.off = true};
+	const float was = f[0];
+	d->k->counts_fractions(d, f, sums + E, 1, E, there(&off, sizeof(off)));
+	device_wait(d);
+	assert_true(f[0] == was);
 }
 
 DEVICE_TEST(bias)

@@ -65,6 +65,11 @@ TEST(presets_have_their_size)
 		{"qwen3-0.6b", 596049920},
 		{"smollm3-3b", 3075098624},
 		{"mistral-7b", 7248023552},
+		{"mixtral-8x7b", 46702792704},
+		{"olmoe-1b-7b", 6919161856},
+		{"qwen3-30b-a3b", 30532122624},
+		{"qwen1.5-moe-a2.7b", 14315784192},
+		{"dots1", 142774381696},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct model m = preset(some[i].name, "vocab-multiple = 1\n", 0);
