@@ -5,16 +5,12 @@
  * received of it; [CHECK_ADDED] what the rank received, minus what it rounded or sent again. */
 enum { CHECK_SENT, CHECK_ADDED, N_CHECK };
 
-static uint64_t *word_at(const struct store_checks *x, int64_t bucket, int what, int rank)
-{
-	return &x->word[(bucket * N_CHECK + what) * x->ranks + rank];
-}
-
-/* Returns the words of a bucket, indexed by rank; for a tied weight the common ones of both stages. */
+/* Returns the words of a bucket, by rank; for a tied weight the common ones of both stages. */
 static uint64_t *bucket_words(const struct store *s, const struct bucket *b, int what)
 {
 	const struct store_checks *x = &s->impl->checks;
-	return word_at(x, b->tied ? x->buckets - 1 : b - s->impl->bucket, what, 0);
+	int64_t bucket = b->tied ? x->buckets - 1 : b - s->impl->bucket;
+	return &x->word[(bucket * N_CHECK + what) * x->ranks];
 }
 
 void checks_open(struct store *s)
@@ -33,7 +29,8 @@ void checks_close(struct store *s)
 	free(s->impl->checks.word);
 }
 
-bool checks_sums(const struct store *s, const struct bucket *b)
+/* Returns true if the sums of a bucket are checked: not the sums over workers of local SGD. */
+static bool checks_sums(const struct store *s, const struct bucket *b)
 {
 	return s->impl->checks.u && b->levels && !s->add_workers && !b->all.c->planned;
 }

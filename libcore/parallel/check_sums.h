@@ -11,12 +11,10 @@
 
 void checks_open(struct store *s);
 void checks_close(struct store *s);
-/* Returns true if the sums of a bucket are checked: not the sums over workers of local SGD. */
-bool checks_sums(const struct store *s, const struct bucket *b);
 /* Adds this rank's contribution to a sum to its word, and zeroes the gaps of its vector. */
 void check_contribution(struct store *s, struct bucket *b);
-/* Executes a call with one part; if it rounds, adds the checksum of the results to this rank's word.
- * `pos`: of the elements in this rank's piece. */
+/* Executes a call with one part; if it rounds, adds the checksum of the results to this rank's
+ * word. `pos`: of the elements in this rank's piece. */
 void check_grid_sum(
 	struct store *s, const struct bucket *b, struct grid_sum g, int64_t pos);
 /* Returns how sum_begin() checks a sum of a group. */

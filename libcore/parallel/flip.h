@@ -42,9 +42,6 @@ struct flips {
 	uint32_t n_drawn;
 };
 
-/* Parses RANK:STEP[+]:PLACE[:NAME[:BIT]]. Returns -1 with *e set on an error. */
-int flip_parse(const char *text, struct flip *x, struct err *e);
-void flips_release(struct flips *f);
 /* Begins an attempt to compute a step. f may be NULL. */
 void flips_begin(struct flips *f);
 /* Returns a flip that this rank is to do now; NULL: none. `name`: the tensor; NULL: all match.
