@@ -66,7 +66,7 @@ static void add_checksum(struct store *s, const struct bucket *b, struct grid_pa
 
 /* ---- the words of a step --------------------------------------------------------- */
 
-/* Zeroes what no entry of a bucket's vector has, which sums add too. `width`: floats per element. */
+/* Zeroes the gaps of a bucket's vector, which sums add too. `width`: floats per element. */
 static void zero_gaps(struct store *s, const struct bucket *b, float *vector, int width)
 {
 	struct device *d = s->c.device;

@@ -29,8 +29,8 @@ static const struct entry *named_entry_at(
 	return NULL;
 }
 
-/* Flips a bit of n elements at `sum`, which are in this rank's packed shard from element `first` on,
- * or (p NULL) in the bucket's vector. */
+/* Flips a bit of n elements at `sum`, which are in this rank's packed shard from element `first`
+ * on, or (p NULL) in the bucket's vector. */
 static void flip_sum(struct store *s, struct bucket *b, int64_t *sum,
 	const struct sum_plan *p, int64_t first, int64_t n)
 {
