@@ -5,6 +5,7 @@
 #ifndef KERNELS_GRID_H
 #define KERNELS_GRID_H
 
+#include "base/philox.h"
 #include "kernels/matrix.h"
 
 /* In device memory, so that a graph can be launched again with another exponent. */
@@ -12,6 +13,7 @@ struct grid {
 	int64_t exponent; /* GRID_MIN_EXPONENT to GRID_MAX_EXPONENT: 2^exponent is a float */
 	/* Elements of leaves counted as 0: too large; NaN or infinite. */
 	uint64_t beyond, not_finite;
+	uint64_t check; /* the word of a step's checksums (grid_check) */
 };
 
 enum { GRID_EXPONENT = 50, GRID_MIN_EXPONENT = -126, GRID_MAX_EXPONENT = 127 };
@@ -21,6 +23,46 @@ struct grid_part {
 	const void *leaf; /* elements, in grid_sum.leaf_type */
 	const int64_t *sum;
 };
+
+/* A checksum of the sums x_0, x_1, ... of a call: the sum of w_i x_i, modulo a prime. Element i of
+ * a bucket's vector has the weight w_i = u[i % GRID_BLOCK] v[i / GRID_BLOCK], with random u and v.
+ * The sums are exact, so checksums add: the checksums of all contributions to a sum add up to the
+ * checksum of the sum, over any ranks and in any order. An error in one bit always changes the
+ * checksum; other errors do, except for about one in 10^8. */
+enum { GRID_BLOCK = 4096 };
+/* 2^31 - 99. Up to four flipped bits of an element never change it by a multiple of this prime.
+ * With 2^31 - 1, two bits at a distance of 31 may. */
+#define GRID_PRIME 0x7fffff9du
+struct grid_check {
+	const uint32_t *u;     /* [GRID_BLOCK], 1 to 2^27 - 1: grid_weights() */
+	struct philox_key key; /* of v */
+	uint32_t bucket;
+	int64_t first;	/* index of x_0 in the bucket */
+	uint64_t *word; /* the checksum is added to it, modulo GRID_PRIME */
+	bool subtract;	/* subtracted instead */
+};
+
+/* Sets the weights u that belong to a seed. */
+static inline void grid_weights(uint64_t seed, uint32_t u[GRID_BLOCK])
+{
+	struct philox_key key = philox_key(seed, PHILOX_CHECK, 0);
+	for (uint32_t i = 0; i < GRID_BLOCK; i++)
+		u[i] = 1 + philox(key, i, 0, 0, 0).x[0] % ((1u << 27) - 1);
+}
+
+/* Returns the key of the weights v that belong to a seed. */
+static inline struct philox_key grid_check_key(uint64_t seed)
+{
+	return philox_key(seed, PHILOX_CHECK, 1);
+}
+
+/* Returns the weight v of a block, 1 to GRID_PRIME - 1. */
+PHILOX_FN uint32_t grid_block_weight(const struct grid_check *c, int64_t block)
+{
+	struct philox_block b =
+		philox(c->key, c->bucket, (uint32_t)block, (uint32_t)(block >> 32), 0);
+	return 1 + b.x[0] % (GRID_PRIME - 1);
+}
 
 /* `rounded` may be a leaf in fp32; otherwise no two vectors overlap. With more than GRID_PARTS
  * parts, `sum` is required. An element x of a leaf is too large if |x| > 2^(62 - levels -
@@ -34,6 +76,8 @@ struct grid_sum {
 	enum dtype leaf_type; /* any */
 	int64_t n;
 	int levels; /* log2 of the leaves per element in a step, over all ranks: 0 to 62 */
+	const struct grid_check
+		*check; /* of the sums; NULL: none. In host memory; CPUs only */
 };
 
 enum { GRID_PARTS = 440 }; /* fit into the arguments of a CUDA 11 launch: 4 KiB */

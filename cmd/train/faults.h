@@ -35,6 +35,7 @@ int faults_parse_delays(
 	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
 /* flips.c: parses --inject-flip. `ranks`: of all workers. */
 int flips_open(struct flips *f, const struct train_opts *o, int ranks, struct err *e);
+void flips_release(struct flips *f);
 /* Runs a step with its flips of bits. Collective. */
 void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);

@@ -354,9 +354,11 @@ static int fail_step(struct run *r, struct step_result *s)
 	err_set(&e, EX_FAILED, "%s", s->why.s);
 	if (run_is_first(r))
 		err_print(&e);
+	if (s->sums == SUMS_PERSISTENT) /* nothing was updated, so the state is good */
+		save_now(r, "before wrong sums", SAVE_AND_WAIT);
 	report_publish_now(r);
 	str_free(&s->why);
-	return EX_FAILED;
+	return s->sums == SUMS_PERSISTENT ? EX_OSERR : EX_FAILED;
 }
 
 /* Reports that a signal stopped the run. Returns the exit code. */
@@ -458,6 +460,11 @@ static int run_step(struct run *r)
 			"a gradient of step %lld was too large for exact sums: the step was "
 			"repeated, with gradients rounded to multiples of 2^%d",
 			(long long)r->t.step, -s.grid);
+	if (s.sums == SUMS_SPORADIC)
+		report_event(r,
+			"a sum of gradients of step %lld was wrong; computed again it was "
+			"right: sporadic",
+			(long long)r->t.step);
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);

@@ -2,6 +2,10 @@
 #include "kernels/cpu/pieces.h"
 #include "kernels/grid.h"
 
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
 /* Adding it rounds a double of at most 2^51 to an integer, ties to even, in the low bits. */
 static const double magic = 0x1.8p52;
 
@@ -112,6 +116,119 @@ static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
 		to[i] = (float)(to_double(x[i]) * unit);
 }
 
+/* ---- checksums ------------------------------------------------------------------- */
+
+/* Sums of products of the two halves of elements: u < 2^27 and |upper| <= 2^31, so that 16 products
+ * fit into 64 bits. */
+enum { UNFOLDED = 16 };
+
+/* Returns lower + 2^32 upper modulo GRID_PRIME, in a form below 2^48. */
+static inline uint64_t fold_products(uint64_t lower, int64_t upper)
+{
+	const uint64_t r = ((uint64_t)1 << 32) % GRID_PRIME; /* 198 */
+	uint64_t positive = (uint64_t)upper + ((uint64_t)GRID_PRIME << 32);
+	uint64_t a = (lower & UINT32_MAX) + r * (lower >> 32);
+	uint64_t b = (positive & UINT32_MAX) + r * (positive >> 32);
+	return a + r * b;
+}
+
+/* Returns the sum of u[i] x[i], in an unreduced form, of n <= GRID_BLOCK elements. */
+static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64_t n)
+{
+	uint64_t sum = 0;
+	for (int64_t i = 0; i < n;) {
+		uint64_t lower = 0;
+		int64_t upper = 0, end = min64(n, i + UNFOLDED);
+		for (; i < end; i++) {
+			lower += (x[i] & UINT32_MAX) * u[i];
+			upper += (int64_t)(int32_t)(x[i] >> 32) * (int64_t)u[i];
+		}
+		sum += fold_products(lower, upper);
+	}
+	return sum;
+}
+
+#if defined(__AVX512F__)
+enum { LANES = 8 };
+
+/* Returns the sum of u[i] x[i] of UNFOLDED x LANES elements, as add_weighted_plainly() does. */
+static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
+{
+	uint64_t lower[LANES], sum = 0;
+	int64_t upper[LANES];
+	__m512i low = _mm512_setzero_si512(), up = low;
+	for (int i = 0; i < UNFOLDED; i++) {
+		__m512i a = _mm512_loadu_si512(x + i * LANES);
+		__m512i w = _mm512_cvtepu32_epi64(
+			_mm256_loadu_si256((const void *)(u + i * LANES)));
+		low = _mm512_add_epi64(low, _mm512_mul_epu32(a, w));
+		up = _mm512_add_epi64(up, _mm512_mul_epi32(_mm512_srli_epi64(a, 32), w));
+	}
+	_mm512_storeu_si512(lower, low);
+	_mm512_storeu_si512(upper, up);
+	for (int i = 0; i < LANES; i++)
+		sum += fold_products(lower[i], upper[i]);
+	return sum;
+}
+#elif defined(__AVX2__)
+enum { LANES = 4 };
+
+/* Returns the sum of u[i] x[i] of UNFOLDED x LANES elements, as add_weighted_plainly() does. */
+static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
+{
+	uint64_t lower[LANES], sum = 0;
+	int64_t upper[LANES];
+	__m256i low = _mm256_setzero_si256(), up = low;
+	for (int i = 0; i < UNFOLDED; i++) {
+		__m256i a = _mm256_loadu_si256((const void *)(x + i * LANES));
+		__m256i w = _mm256_cvtepu32_epi64(
+			_mm_loadu_si128((const void *)(u + i * LANES)));
+		low = _mm256_add_epi64(low, _mm256_mul_epu32(a, w));
+		up = _mm256_add_epi64(up, _mm256_mul_epi32(_mm256_srli_epi64(a, 32), w));
+	}
+	_mm256_storeu_si256((void *)lower, low);
+	_mm256_storeu_si256((void *)upper, up);
+	for (int i = 0; i < LANES; i++)
+		sum += fold_products(lower[i], upper[i]);
+	return sum;
+}
+#endif
+
+/* Returns the sum of u[i] x[i] modulo GRID_PRIME. */
+static uint64_t add_weighted(const uint64_t *x, const uint32_t *u, int64_t n)
+{
+	uint64_t sum = 0;
+	int64_t i = 0;
+#ifdef __AVX2__
+	for (; i + UNFOLDED * LANES <= n; i += UNFOLDED * LANES)
+		sum += add_weighted_lanes(x + i, u + i);
+#endif
+	return (sum + add_weighted_plainly(x + i, u + i, n - i)) % GRID_PRIME;
+}
+
+/* Returns the checksum of the sums x of elements [at, at + n) of a call. */
+static uint64_t checksum(
+	const struct grid_check *c, const uint64_t *x, int64_t at, int64_t n)
+{
+	uint64_t sum = 0;
+	for (int64_t i = 0, len; i < n; i += len) {
+		int64_t index = c->first + at + i, skip = index % GRID_BLOCK;
+		len = min64(n - i, GRID_BLOCK - skip);
+		sum += add_weighted(x + i, c->u + skip, len) *
+		       grid_block_weight(c, index / GRID_BLOCK) % GRID_PRIME;
+	}
+	return sum;
+}
+
+/* Adds a sum of checksums to the word of a call. */
+static void add_to_word(const struct grid_check *c, uint64_t sum)
+{
+	sum %= GRID_PRIME;
+	*c->word = (*c->word + (c->subtract ? GRID_PRIME - sum : sum)) % GRID_PRIME;
+}
+
+/* ---- the kernel ------------------------------------------------------------------ */
+
 /* Returns the sums of elements [at, at + n), in `buf` unless they are kept. */
 static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n,
 	float scale, struct grid *grid, uint64_t buf[PIECE])
@@ -145,9 +262,10 @@ static void add_two_leaves(
 }
 
 /* Computes only `rounded`, from a few leaves of the usual sizes: doubles hold their sums exactly,
- * which takes a third of the time. Returns false, with nothing done, if that is not possible. */
-static bool round_leaves(
-	const struct grid_sum *s, int64_t at, int64_t n, float scale, double unit)
+ * which takes a third of the time. Adds the checksum, if wanted. Returns false, with nothing done,
+ * if that is not possible. */
+static bool round_leaves(const struct grid_sum *s, int64_t at, int64_t n, float scale,
+	double unit, uint64_t *check)
 {
 	static const float zeros[PIECE];
 	double acc[PIECE];
@@ -168,10 +286,17 @@ static bool round_leaves(
 	}
 	for (int64_t i = 0; i < n; i++)
 		s->rounded[at + i] = (float)(acc[i] * unit);
+	if (s->check) {
+		uint64_t sums[PIECE];
+		for (int64_t i = 0; i < n; i++)
+			sums[i] = to_integer(acc[i]);
+		*check += checksum(s->check, sums, at, n);
+	}
 	return true;
 }
 
-/* Sets (or with s->add increases) the sums, and the rounded sums if wanted; counts bad elements. */
+/* Sets (or with s->add increases) the sums, and the rounded sums and the checksum if wanted; counts
+ * bad elements. */
 void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
 	const float scale = (float)power_of_2(grid->exponent);
@@ -179,16 +304,21 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
 	BUG_ON(s->levels < 0 || s->levels > 62);
 	BUG_ON(grid->exponent < GRID_MIN_EXPONENT || grid->exponent > GRID_MAX_EXPONENT);
-#pragma omp parallel for if (s->n > PARALLEL_FROM)
+	uint64_t check = 0;
+#pragma omp parallel for if (s->n > PARALLEL_FROM) reduction(+ : check)
 	for (int64_t at = 0; at < s->n; at += PIECE) {
 		uint64_t buf[PIECE];
 		int64_t n = min64(PIECE, s->n - at);
-		if (round_leaves(s, at, n, scale, unit))
+		if (round_leaves(s, at, n, scale, unit, &check))
 			continue;
 		const uint64_t *sum = sum_piece(s, at, n, scale, grid, buf);
 		if (s->rounded)
 			round_sums(s->rounded + at, sum, n, unit);
+		if (s->check)
+			check += checksum(s->check, sum, at, n);
 	}
+	if (s->check)
+		add_to_word(s->check, check);
 }
 
 /* Adds the counts of bad elements to a sum of squares, as -infinities and NaNs. */

@@ -154,7 +154,7 @@ static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *g
 void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
-	BUG_ON(s->levels < 0 || s->levels > 62);
+	BUG_ON(s->levels < 0 || s->levels > 62 || s->check);
 	call_by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
 }
 

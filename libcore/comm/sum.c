@@ -251,6 +251,66 @@ static int list_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 	return n;
 }
 
+/* Adds n parts, and the checksum of the sums to check->word, one run of the bucket's vector at a
+ * time. `first`: of the elements in the packed shard. */
+static void sum_checked(struct sum *s, struct grid_sum g, int64_t first,
+	struct grid_check check, struct grid *grid)
+{
+	scoped_ptr struct grid_part *parts =
+		xcalloc((size_t)g.n_parts + 1, sizeof(*parts));
+	const struct grid_sum whole = g;
+	g.parts = parts;
+	g.check = &check;
+	for (int64_t i = 0; i < whole.n; i += g.n) {
+		g.n = min64(whole.n - i, sum_locate(s->plan, s->plan->wants[s->c->rank],
+						 first + i, &check.first));
+		g.sum = whole.sum ? whole.sum + i : NULL;
+		g.rounded = whole.rounded ? whole.rounded + i : NULL;
+		for (int k = 0; k < g.n_parts; k++) {
+			const struct grid_part *part = &whole.parts[k];
+			parts[k] = (struct grid_part){
+				part->leaf ? (const float *)part->leaf + i : NULL,
+				part->sum ? part->sum + i : NULL};
+		}
+		s->plan->d->k->grid_sum(s->plan->d, &g, grid);
+	}
+}
+
+/* Counts a rank's contribution to `len` elements from element `first` as received. */
+static void check_received(
+	struct sum *s, int rank, struct grid_part part, int64_t first, int64_t len)
+{
+	const struct sum_check *x = &s->call.check;
+	struct grid ignored = *s->call.grid;
+	struct grid_check check = x->result;
+	struct grid_sum g = {
+		.parts = &part, .n_parts = 1, .n = len, .levels = s->plan->levels};
+	check.word = &x->sent[x->ranks[rank]];
+	check.subtract = true;
+	sum_checked(s, g, first, check, &ignored);
+	check.word = x->added;
+	check.subtract = false;
+	sum_checked(s, g, first, check, &ignored);
+}
+
+/* Counts all contributions to `len` elements from element `first` as received. */
+static void check_contributions(
+	struct sum *s, const struct grid_part *parts, int64_t first, int64_t len)
+{
+	int64_t piece;
+	sum_piece(s->plan, s->c->rank, &piece);
+	for (int r = 0; r < s->c->size; r++) {
+		if (!contribution_form(&s->call, r))
+			continue;
+		if (r == s->c->rank && is_in_place(s))
+			check_received(s, r,
+				(struct grid_part){.sum = s->call.kept + first - piece},
+				first, len);
+		else
+			check_received(s, r, *parts++, first, len);
+	}
+}
+
 /* Adds `len` elements from element `first`; with shared memory, writes them to all ranks. */
 static void add_elements(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received)
@@ -266,17 +326,22 @@ static void add_elements(struct sum *s, int64_t first, int64_t len, const float 
 	sum_piece(s->plan, c->rank, &piece);
 	if (!s->plan->levels && !is_rounded) /* one leaf in all */
 		copy_or_zero(d, rounded, n ? parts[0].leaf : NULL, len);
-	else if (len && !is_rounded)
-		d->k->grid_sum(d,
-			&(struct grid_sum){
-				.sum = x->kept ? x->kept + first - piece : NULL,
-				.add = x->add || is_in_place(s),
-				.rounded = rounded,
-				.parts = parts,
-				.n_parts = n,
-				.n = len,
-				.levels = s->plan->levels},
-			x->grid);
+	else if (len && !is_rounded) {
+		const struct grid_sum g = {
+			.sum = x->kept ? x->kept + first - piece : NULL,
+			.add = x->add || is_in_place(s),
+			.rounded = rounded,
+			.parts = parts,
+			.n_parts = n,
+			.n = len,
+			.levels = s->plan->levels};
+		if (x->check.sent)
+			check_contributions(s, parts, first, len);
+		if (x->check.result.u && rounded)
+			sum_checked(s, g, first, x->check.result, x->grid);
+		else
+			d->k->grid_sum(d, &g, x->grid);
+	}
 	for (int r = 0; r < c->size && rounded && s->plan->shared; r++)
 		if (r != c->rank)
 			copy_or_zero(d,

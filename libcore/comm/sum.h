@@ -40,7 +40,7 @@ struct sum_plan {
 	struct device *d;
 	const struct sum_shard *shard; /* [n_shards] */
 	int n_shards;
-	const int *wants;	 /* [size]: the shard that each rank receives */
+	const int *wants; /* [size]: the shard that each rank receives */
 	/* [n_origin]: the runs of a larger vector that this vector consists of, if it is itself a
 	 * piece of a sum; n_origin 0: it is the larger vector */
 	struct sum_run *origin;
@@ -79,11 +79,22 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
 struct sum;
 
+/* Checksums of a sum, in host memory. result.u NULL: none. */
+struct sum_check {
+	struct grid_check
+		result; /* of this rank's piece when it is rounded, except `first` */
+	/* To locate a wrong sum, else NULL: the checksum of each contribution to this rank's piece
+	 * is subtracted from the word of its rank, sent[ranks[r]], and added to *added. */
+	uint64_t *sent, *added;
+	const int *ranks; /* [size] */
+};
+
 struct sum_call {
 	const struct sum_plan *plan;
 	/* This sum begins when `after` is complete; sum_end() ends both. NULL: at once. */
 	struct sum *after;
 	struct grid *grid; /* in device memory: the exponent and the counters */
+	struct sum_check check;
 	/* [n]: this rank's contribution. The rank's own piece of an int64 sum may be
 	 * overwritten. NULL: no rank contributes. */
 	void *own;

@@ -11,6 +11,7 @@ enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 #define WSD_SHAPE_WORDS "linear", "sqrt"
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
+#define CHECK_SUMS_WORDS "no", "yes"
 #define LR_SCALE_WORDS "none", "sqrt", "linear"
 /* BY_OPTIMIZER: on for Muon, off for SGD. */
 enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
@@ -127,6 +128,7 @@ struct train_opts {
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
 	struct strs inject_delay, inject_flip;
+	int check_sums; /* CHECK_SUMS_WORDS */
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
 	/* evaluation and samples */

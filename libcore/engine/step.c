@@ -209,21 +209,24 @@ static void sum_totals_on_host(
 	struct exact *loss = t->pass.loss, *squares = store_norm_squares(t->store);
 	struct {
 		struct exact loss, squares;
-		int64_t vote[STEP_VOTES];
+		int64_t vote[STEP_VOTES], check;
 	} sums;
 	memset(&sums, 0, sizeof(sums));
 	bool has_others = !is_alone(t);
 	cast_votes(votes, sums.vote);
+	sums.check = (int64_t)store_check_word(t->store);
 	if (has_others) {
 		device_get(d, &sums.loss, loss, n_bytes);
 		device_get(d, &sums.squares, squares, n_bytes);
 	}
-	comm_sum_i64(t->world, (int64_t *)&sums, 2 * EXACT_WORDS + STEP_VOTES);
+	comm_sum_i64(t->world, (int64_t *)&sums,
+		2 * EXACT_WORDS + STEP_VOTES + t->o.check_sums);
 	if (has_others) {
 		device_put(d, loss, &sums.loss, n_bytes);
 		device_put(d, squares, &sums.squares, n_bytes);
 	}
 	memcpy(r->vote, sums.vote, sizeof(r->vote));
+	r->check_word = (uint64_t)sums.check;
 }
 
 /* Collective, after the backward. All-reduces integers: the loss and the squares of the
@@ -558,6 +561,29 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
+/* Computes a step, and once more if a sum of gradients was wrong (--check-sums); locates the sum if
+ * it is wrong again. */
+static void compute_checked_step(struct work *w)
+{
+	struct step_result *r = w->r;
+	struct store *s = w->t->store;
+	scoped_str where = {0};
+	compute_step(w);
+	collect_result(w);
+	if (r->check_word % GRID_PRIME == 0)
+		return;
+	store_locate_sums(s);
+	compute_step(w);
+	collect_result(w);
+	bool wrong = store_located_sums(s, &where);
+	r->sums = wrong ? SUMS_PERSISTENT : SUMS_SPORADIC;
+	if (!wrong)
+		return;
+	r->bad = true;
+	str_printf(&r->why, "step %lld: sums of gradients are wrong, twice: %s",
+		(long long)w->t->step + 1, where.s);
+}
+
 /* Handles a batch without a target that counts, as --empty-batch specifies. The ranks have
  * exchanged nothing, but must still sum their votes. */
 static void skip_empty_batch(struct work *w)
@@ -597,15 +623,13 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		return;
 	}
 	r->grid = first_grid(t, w.averages);
-	compute_step(&w);
-	collect_result(&w);
-	while (needs_coarser_grid(&w)) {
+	compute_checked_step(&w);
+	while (r->sums != SUMS_PERSISTENT && needs_coarser_grid(&w)) {
 		r->grid -= COARSER_BY;
 		r->coarser = true;
-		compute_step(&w);
-		collect_result(&w);
+		compute_checked_step(&w);
 	}
-	if (r->bad)
+	if (r->bad && r->sums != SUMS_PERSISTENT)
 		nonfinite_explain(t, &w.input, r);
 	if (r->bad)
 		return;

@@ -29,7 +29,12 @@ struct step_result {
 	bool skipped;	 /* fp16: gradients overflowed, so nothing was updated */
 	bool empty; /* no target has a weight: nothing was computed, and the losses are NaN */
 	bool bad;	/* loss or norm is not finite: nothing was updated */
-	struct str why; /* if bad: the first non-finite value */
+	struct str why; /* if bad: the first non-finite value, or the wrong sums */
+	/* --check-sums: SPORADIC: a sum was wrong, and right when the step was computed again.
+	 * PERSISTENT: wrong again, so the step is bad. */
+	enum { SUMS_RIGHT, SUMS_SPORADIC, SUMS_PERSISTENT } sums;
+	uint64_t
+		check_word; /* checksum of all sums over all ranks; a multiple of GRID_PRIME */
 };
 
 /* Collective. One optimizer step; `votes` may be NULL. */

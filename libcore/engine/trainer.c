@@ -59,6 +59,8 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.workers = o->edit.warmup ? (int)o->edit.workers : 0,
 		.flat = o->fsdp_kind == FSDP_FLAT,
 		.bucket_bytes = o->bucket_bytes,
+		.check_sums = o->check_sums,
+		.seed = (uint64_t)o->seed,
 		.reshard = (enum reshard)o->reshard,
 		.tile = o->tile > 0,
 		.wire = wire_dtype(o),

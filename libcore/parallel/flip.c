@@ -7,48 +7,6 @@ const char *const flip_place_names[N_FLIP_PLACES] = {"tokens", "activation", "gr
 	"leaf", "weight", "copy", "sum", "message", "rounded", "norm", "update",
 	"moment"};
 
-/* Sets x->place to the place of this name. Returns false if there is none. */
-static bool find_place(const char *name, struct flip *x)
-{
-	int i = 0;
-	while (i < N_FLIP_PLACES && strcmp(name, flip_place_names[i]))
-		i++;
-	x->place = (enum flip_place)i;
-	return i < N_FLIP_PLACES;
-}
-
-int flip_parse(const char *text, struct flip *x, struct err *e)
-{
-	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
-	char *step = rest ? strsep(&rest, ":") : words + strlen(words);
-	const char *place = rest ? strsep(&rest, ":") : "";
-	const char *name = rest ? strsep(&rest, ":") : "";
-	size_t n = strlen(step);
-	int64_t number, bit = -1;
-	*x = (struct flip){.repeats = n && step[n - 1] == '+'};
-	if (x->repeats)
-		step[n - 1] = '\0';
-	bool ok = !parse_int(rank, &number) && number >= 0 && number < INT32_MAX &&
-		  !parse_int(step, &x->step) && x->step > 0 && find_place(place, x) &&
-		  (!rest || (!parse_int(rest, &bit) && bit >= 0 && bit < 64));
-	x->rank = (int)number;
-	x->bit = (int)bit;
-	x->name = *name ? xstrdup(name) : NULL;
-	free(words);
-	return ok ? 0
-		  : err_set(e, EX_USAGE,
-			    "--inject-flip '%s': expected RANK:STEP[+]:PLACE[:NAME[:BIT]]; "
-			    "pt-referee(7) lists the places",
-			    text);
-}
-
-void flips_release(struct flips *f)
-{
-	for (int i = 0; i < f->n; i++)
-		free(f->list[i].name);
-	free(f->list);
-}
-
 void flips_begin(struct flips *f)
 {
 	for (int i = 0; f && i < f->n; i++)

@@ -42,13 +42,10 @@ struct flips {
 	uint32_t n_drawn;
 };
 
-/* Parses RANK:STEP[+]:PLACE[:NAME[:BIT]]. Returns -1 with *e set on an error. */
-int flip_parse(const char *text, struct flip *x, struct err *e);
-void flips_release(struct flips *f);
 /* Begins an attempt to compute a step. f may be NULL. */
 void flips_begin(struct flips *f);
-/* Returns a flip that this rank is to do now; NULL: none. `name`: the tensor; NULL: all match. f may
- * be NULL. */
+/* Returns a flip that this rank is to do now; NULL: none. `name`: the tensor; NULL: all match.
+ * f may be NULL. */
 struct flip *flips_due(struct flips *f, enum flip_place place, const char *name);
 /* Returns a random number below n. */
 int64_t flips_draw(struct flips *f, int64_t n);

@@ -3,6 +3,7 @@
  * The int64 sum of this rank's piece follows all regions of the backend. In each round its blocks
  * are read, added to and written. In the last round they are rounded and written to the region of
  * STORE_GRAD; a sum to which other ranks still add is read back as a whole and completed. */
+#include "parallel/check_sums.h"
 #include "parallel/store_flip.h"
 
 /* Floats per cache line, per int64, and per element of a block (its sum and its rounded value). */
@@ -42,7 +43,6 @@ static uint64_t add_block(struct store *s, struct bucket *b,
 	const struct reduction_row *r, int64_t pos, int64_t n)
 {
 	struct offload_pieces *w = &s->impl->offload;
-	struct device *d = s->c.device;
 	int64_t *sum = w->piece[w->slot][STORE_GRAD];
 	uint64_t *busy = &w->busy[w->slot];
 	float *rounded = (float *)(void *)(sum + round_up(n, ALIGN));
@@ -58,15 +58,15 @@ static uint64_t add_block(struct store *s, struct bucket *b,
 	offload_wait(s, *busy);
 	if (adds)
 		flip_kept_sum(s, b, sum, pos, n);
-	d->k->grid_sum(d,
-		&(struct grid_sum){.sum = sum,
+	check_grid_sum(s, b,
+		(struct grid_sum){.sum = sum,
 			.add = adds,
 			.rounded = rounds ? rounded : NULL,
 			.parts = &part,
 			.n_parts = 1,
 			.n = n,
 			.levels = b->levels},
-		s->impl->grid);
+		pos);
 	*busy = rounds ? offload_enqueue(s, STORE_GRAD, true, rounded,
 				 b->pos + r->pos + pos, n, 0)
 		       : enqueue_sum(s, b, true, sum, pos, n, 0);
@@ -78,6 +78,8 @@ void offload_row_add(struct store *s, struct bucket *b, const struct reduction_r
 {
 	int64_t block = s->impl->offload.floats / ELEMENT_FLOATS / ALIGN * ALIGN;
 	int64_t len = b->sums.piece;
+	if (r->from == AT_LEAF || r->from == AT_LEAVES)
+		check_row_of_one(s, b, r->from == AT_LEAF);
 	for (int64_t pos = 0; pos < len; pos += block)
 		b->offload.written = add_block(s, b, r, pos, min64(block, len - pos));
 }

@@ -1,6 +1,7 @@
 /* Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
  * The host waits for it before the next turn, before the memory is reused for other leaves or
  * sums, and at the end of the step. A chained row is enqueued at once, after the previous row. */
+#include "parallel/check_sums.h"
 #include "parallel/store_flip.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
@@ -19,12 +20,12 @@ static void check_leaves(const struct bucket *b)
 		BUG_ON(b->entry[i].n_leaves != n);
 }
 
-static const struct sum_plan *row_sum_plan(
+static const struct sum_group *row_group(
 	const struct bucket *b, const struct reduction_row *r)
 {
-	return r->over == OVER_ALL	? &b->all.plan
-	       : r->over == OVER_WITHIN ? &b->sums.within.plan
-					: &b->sums.across.plan;
+	return r->over == OVER_ALL	? &b->all
+	       : r->over == OVER_WITHIN ? &b->sums.within
+					: &b->sums.across;
 }
 
 /* Begins a row's sum, after the sum in progress, if any. */
@@ -32,8 +33,9 @@ static void begin_sum(struct store *s, struct bucket *b, const struct reduction_
 	struct sum_call call)
 {
 	void *result = bucket_place(b, r->to);
-	call.plan = row_sum_plan(b, r);
+	call.plan = &row_group(b, r)->plan;
 	call.grid = s->impl->grid;
+	call.check = check_of_sum(s, b, row_group(b, r));
 	call.after = b->sums.now;
 	if (r->to == AT_GRADIENT) {
 		call.result = (float *)result + r->pos;
@@ -41,6 +43,8 @@ static void begin_sum(struct store *s, struct bucket *b, const struct reduction_
 		call.kept = result;
 		call.add = bucket_adds(b, r);
 	}
+	if (call.own && (r->from == AT_KEPT || r->from == AT_HOST))
+		check_sent_again(s, b, &call);
 	if (call.own)
 		flip_message(s, b, &call);
 	b->sums.now = sum_begin(&call);
@@ -71,13 +75,13 @@ static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum
 	int64_t n_all = b->sums.piece;
 	for (int64_t pos = 0, n; pos < n_all; pos += n) {
 		n = min64(pos ? pos : FIRST, n_all - pos);
-		d->k->grid_sum(d,
-			&(struct grid_sum){.rounded = pos ? rounded + pos : first_block,
+		check_grid_sum(s, b,
+			(struct grid_sum){.rounded = pos ? rounded + pos : first_block,
 				.parts = &(struct grid_part){.sum = sum + pos},
 				.n_parts = 1,
 				.n = n,
 				.levels = b->levels},
-			s->impl->grid);
+			pos);
 		if (!pos)
 			d->k->copy(d, mat(rounded, 1, n), mat(first_block, 1, n));
 	}
@@ -90,6 +94,7 @@ static void run_round(struct store *s, struct bucket *b, const struct reduction_
 	if (r->from == AT_LEAVES) {
 		check_leaves(b);
 		flip_leaves_sum(s, b);
+		check_row_of_one(s, b, false);
 	} else {
 		flip_kept_sum(s, b, from, 0, b->sums.piece);
 	}
@@ -105,13 +110,23 @@ static void run_gather(struct store *s, struct bucket *b, const struct reduction
 	begin_sum(s, b, r, (struct sum_call){.own = NULL});
 }
 
+/* The two ranks at the ends of a pipeline. */
+static const struct mesh_part stage_pair = {.axes = AXIS_BIT(AXIS_PP), .pp_ends = true};
+
+/* Returns the rank, in the world, at the other end of this rank's pipeline. */
+static int other_stage(const struct store *s)
+{
+	scoped_ptr int *ranks = NULL;
+	mesh_members(s->c.mesh, stage_pair, &ranks);
+	return ranks[ranks[0] == s->c.mesh->world->rank];
+}
+
 /* Adds the sum of a tied weight's piece from the rank at the other end of the pipeline. */
 static void run_swap(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *sum = bucket_place(b, r->to);
 	struct device *d = s->c.device;
-	struct comm *pair = mesh_group(s->c.mesh,
-		(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
+	struct comm *pair = mesh_group(s->c.mesh, stage_pair);
 	int64_t n_bytes = b->sums.piece * (int64_t)sizeof(int64_t);
 	struct comm_requests q = {.c = pair};
 	comm_send(&q, sum, n_bytes, !pair->rank, TAG_TIED);
@@ -119,6 +134,7 @@ static void run_swap(struct store *s, struct bucket *b, const struct reduction_r
 	comm_start(&q);
 	comm_wait(&q);
 	comm_requests_release(&q);
+	check_tied(s, b, sum, b->sums.other, other_stage(s));
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
 			.add = true,
@@ -170,12 +186,18 @@ static void end_sum(struct bucket *b)
 	b->sums.now = NULL;
 }
 
+/* Returns true if a chained row may begin before the sum that it reads is complete. */
+static bool chains_rows(const struct store *s)
+{
+	return !s->flips && !s->impl->checks.word;
+}
+
 /* Executes due rows: all, or if not `wait`, until a sum is in progress. Returns true if one is. */
 static bool run_due_rows(struct store *s, struct bucket *b, bool wait)
 {
 	for (;;) {
 		const struct reduction_row *r = next_row(s, b);
-		if (b->sums.now && !(r && r->chained)) {
+		if (b->sums.now && !(r && r->chained && chains_rows(s))) {
 			if (!wait)
 				return true;
 			end_sum(b);
@@ -214,6 +236,7 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 	if (t->now > 0 && b->sums.kept && !is_offloaded(s, STORE_GRAD))
 		flip_kept_sum(s, b, b->sums.kept, 0, b->sums.piece);
 	grads_zero_idle_experts(s, b);
+	check_contribution(s, b);
 	b->row = 0;
 	b->end = current_plan(s, b)->n_turn_rows;
 	run_due_rows(s, b, false);

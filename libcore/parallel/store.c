@@ -1,6 +1,6 @@
 /* The parameter store: opening, the parts that this rank updates and counts, norms and hashes,
  * and rows of whole tensors for checkpoints. Ranks with the same shard are replicas (HSDP). */
-#include "parallel/store_internal.h"
+#include "parallel/check_sums.h"
 
 /* ---- parts ----------------------------------------------------------------------- */
 
@@ -209,6 +209,7 @@ struct store *store_new(const struct store_config *c, struct arena *run)
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
 	list_parts(s);
+	checks_open(s);
 	if (!measuring)
 		store_set_grid(s, GRID_EXPONENT);
 	return s;
@@ -226,6 +227,7 @@ void store_free(struct store *s)
 	if (!s)
 		return;
 	gather_close(s);
+	checks_close(s);
 	grads_close(s);
 	buckets_free(s);
 	free(s->impl->amax_known);

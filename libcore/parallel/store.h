@@ -101,6 +101,8 @@ struct store_config {
 	bool flat; /* shards a unit's tensors as one vector (FSDP1), else each tensor */
 	int64_t bucket_bytes; /* minimum size of a gradient bucket */
 	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
+	bool check_sums;     /* checksums of all sums of gradients; needs host memory */
+	uint64_t seed;	     /* of their weights */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit of its own, see store_tile_unit() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. With a 16-bit type, the
@@ -233,6 +235,14 @@ void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x);
 /* Sets the exponent of the step's grid (kernels/grid.h) and resets its counters. */
 void store_set_grid(struct store *s, int exponent);
+/* Returns this rank's checksum of a step's sums: the words of all ranks add up to 0, modulo
+ * GRID_PRIME, unless a sum went wrong. */
+uint64_t store_check_word(struct store *s);
+/* Locates wrong sums in the step that follows. Collective over the world. */
+void store_locate_sums(struct store *s);
+/* Ends this, and appends the ranks and buckets whose sums were wrong. Returns false if all were
+ * right. Collective over the world. */
+bool store_located_sums(struct store *s, struct str *out);
 /* Completes all sums, so that the parts have their gradients. Collective. */
 void store_step_end(struct store *s);
 /* Adopts changed parameters (`copies`: and copies). Gathers them with ZeRO 1 and 2. */

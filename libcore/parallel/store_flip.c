@@ -16,7 +16,8 @@ void flip_leaf(struct store *s, const struct entry *e, struct mat x)
 			(int)dtype_bytes(x.type), e->t->name);
 }
 
-/* Returns the entry that has an element of a bucket's vector; NULL: in a gap, or not named x->name. */
+/* Returns the entry that has an element of a bucket's vector; NULL: in a gap, or not of the tensor
+ * that the flip names. */
 static const struct entry *named_entry_at(
 	const struct flip *x, const struct bucket *b, int64_t index)
 {
@@ -28,16 +29,16 @@ static const struct entry *named_entry_at(
 	return NULL;
 }
 
-void flip_kept_sum(
-	struct store *s, struct bucket *b, int64_t *sum, int64_t pos, int64_t n)
+/* Flips a bit of n elements at `sum`, which are in this rank's packed shard from element `first`
+ * on, or (p NULL) in the bucket's vector. */
+static void flip_sum(struct store *s, struct bucket *b, int64_t *sum,
+	const struct sum_plan *p, int64_t first, int64_t n)
 {
 	struct flip *x = flips_due(s->flips, FLIP_SUM, NULL);
-	const struct sum_plan *p = &bucket_owners(b)->plan;
-	int64_t first, index;
-	sum_piece(p, p->c->rank, &first);
 	for (int i = 0; x && n && !x->done && i < MAX_DRAWS; i++) {
-		int64_t k = flips_draw(s->flips, n);
-		sum_locate(p, p->wants[p->c->rank], first + pos + k, &index);
+		int64_t k = flips_draw(s->flips, n), index = first + k;
+		if (p)
+			sum_locate(p, p->wants[p->c->rank], first + k, &index);
 		const struct entry *e = named_entry_at(x, b, index);
 		if (e)
 			flips_do(s->flips, x, s->c.device, sum + k, sizeof(*sum),
@@ -45,16 +46,18 @@ void flip_kept_sum(
 	}
 }
 
+void flip_kept_sum(
+	struct store *s, struct bucket *b, int64_t *sum, int64_t pos, int64_t n)
+{
+	const struct sum_plan *p = &bucket_owners(b)->plan;
+	int64_t first;
+	sum_piece(p, p->c->rank, &first);
+	flip_sum(s, b, sum, p, first + pos, n);
+}
+
 void flip_leaves_sum(struct store *s, struct bucket *b)
 {
-	struct flip *x = flips_due(s->flips, FLIP_SUM, NULL);
-	for (int i = 0; x && !x->done && i < MAX_DRAWS; i++) {
-		int64_t k = flips_draw(s->flips, b->n);
-		const struct entry *e = named_entry_at(x, b, k);
-		if (e)
-			flips_do(s->flips, x, s->c.device, b->leaves.sum + k,
-				sizeof(*b->leaves.sum), e->t->name);
-	}
+	flip_sum(s, b, b->leaves.sum, NULL, 0, b->n);
 }
 
 void flip_message(struct store *s, struct bucket *b, const struct sum_call *call)

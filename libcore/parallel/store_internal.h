@@ -37,6 +37,16 @@ enum {
 	N_PLACES = PLACE_TILES + 2
 };
 
+/* Checksums of sums (check_sums.h). */
+struct store_checks {
+	uint32_t *u; /* weights; NULL: sums are not checked */
+	struct philox_key key;
+	uint64_t ignored; /* word of results that another rank counts */
+	/* [buckets][2][ranks of the world], while a wrong sum is located; else NULL. */
+	uint64_t *word;
+	int64_t buckets, ranks, n_words;
+};
+
 struct store_impl {
 	struct bucket
 		*bucket; /* [n_buckets]: n_trained, then frozen ones without state */
@@ -69,6 +79,7 @@ struct store_impl {
 	struct gathered *gathered; /* [N_PLACES]; with RESHARD_NO one per unit */
 	int n_gathered;
 	struct offload_pieces offload;
+	struct store_checks checks;
 };
 
 /* Returns the place of a unit. `turn`: which of two alternating places, 0 or 1. */

@@ -86,3 +86,86 @@ changes() { # FLIP...: each of these bits, flipped alone, changes the checkpoint
 	grep -q 'step 2: nothing to flip: leaf nothing' err
 	same
 }
+
+# ---- --check-sums
+
+# A flip that checksums detect: the step is computed again, and the run ends as without the flip.
+detects() { # FLIP...
+	local x
+	for x; do
+		flip "$x" --check-sums yes
+		[ "$status" -eq 0 ] && grep -q "flipped bit" err && same &&
+			grep -q "step=$(cut -d: -f2 <<<"$x") a sum of gradients of step $(cut -d: -f2 <<<"$x") was wrong; computed again it was right: sporadic" run/journal.txt || {
+			echo "$x: exit code $status" && cat err && grep event run/journal.txt
+			return 1
+		}
+	done
+}
+
+# A flip in each attempt: the run ends with 71, a checkpoint of the step before, and the rank and the bucket.
+names() { # FLIP TEXT
+	flip "$1" --check-sums yes
+	[ "$status" -eq 71 ] && grep -qE "pt-train: step 3: sums of gradients are wrong, twice: $2" err || {
+		echo "$1: exit code $status" && cat err
+		return 1
+	}
+	[ "$(readlink run/checkpoints/latest.h5)" = step-00000002.h5 ]
+	grep -qE "stopped: step 3: .* $2" run/journal.txt
+	grep -q 'ends with code 71 after step 2' run/journal.txt
+}
+
+@test "--check-sums: runs without a flip are the same, without an alarm" {
+	local layout
+	for layout in '1' '2 --dp 2' '3 --fsdp 3' '4 --dp 2 --fsdp 2' '4 --tp 2 --pp 2' '2 --pp 2 --tie yes' \
+		'2 --fsdp 2 --zero 1' '2 --fsdp 2 --offload all --offload-to .' '1 --offload grads --offload-to .' \
+		'2 --cp 2' '2 --fsdp 2 --dtype bf16' '4 --fsdp 2 --tp 2 --fsdp-kind flat' \
+		'2 --fsdp 2 -a llama --experts 4 --ep 2' '2 --dp 2 -a llama --experts 4'; do
+		# shellcheck disable=SC2086 # one word each
+		clean $layout
+		"${command[@]}" --overwrite -o run --check-sums yes >/dev/null
+		same || { echo "$layout" && return 1; }
+		not grep -q 'a sum of gradients' run/journal.txt
+	done
+}
+
+@test "--check-sums detects a flipped bit in sums and messages, and the step is computed again" {
+	clean 2 --dp 2
+	detects 1:3:sum 1:2:message 0:3:message:layers.1.feed_forward.w2.weight:0
+	clean 2 --fsdp 2
+	detects 1:3:sum 0:3:sum:layers.1.attention.wq.weight:63 1:2:message 0:4:message::17
+	clean 3 --fsdp 3 --offload all --offload-to .
+	detects 1:3:sum 2:2:sum::5 0:3:message
+	clean 1 --offload grads --offload-to .
+	detects 0:3:sum
+	clean 4 --dp 2 --fsdp 2
+	detects 2:2:sum:layers.1.attention.wq.weight 3:2:message
+	clean 4 --fsdp 2 --tp 2 --fsdp-kind flat
+	detects 3:3:message::30 # one that makes a leaf too large for exact sums
+	clean 2 --pp 2 --tie yes
+	detects 1:3:sum:tok_embeddings.weight 0:3:sum
+	# without checks, nothing is noticed
+	flip 0:3:sum
+	[ "$status" -eq 0 ]
+	not same
+}
+
+@test "--check-sums: a sum that is wrong twice ends the run with 71, and its rank and bucket are named" {
+	clean 2 --fsdp 2
+	names 1:3+:sum:layers.1.attention.wq.weight \
+		'rank 1 added wrongly, or changed a sum that it kept, in the bucket of layers.1.attention.wq.weight'
+	names 0:3+:message 'rank 0 sent other numbers than it computed, in the bucket of norm.weight'
+	clean 2 --dp 2
+	names 1:3+:message 'rank 1 sent other numbers'
+	clean 4 --dp 2 --fsdp 2
+	names 2:3+:sum:layers.1.attention.wq.weight 'rank 2 added wrongly'
+	names 2:3+:message 'rank 2 sent other numbers'
+	clean 3 --fsdp 3 --offload all --offload-to .
+	names 1:3+:sum:layers.1.attention.wq.weight 'rank 1 added wrongly'
+	# the run goes on with its checkpoint
+	"${command[@]}" -o run --resume auto >/dev/null 2>&1
+	same
+}
+
+@test "--check-sums: a GPU does not have it" {
+	reports 64 '--device cuda: --check-sums is supported on CPUs only' tiny --dry-run --device cuda --check-sums yes
+}
