@@ -25,23 +25,19 @@ static void router_logits(float *logits, struct mat h, struct mat wr)
 	K(gemm)(&g);
 }
 
-static inline float sigmoid_score(float z)
-{
-	return sigmoid_f(z);
-}
-
-static inline float sigmoid_log_slope(float s)
-{
-	return 1.0f - s;
-}
+/* for scores.h */
+#define LOGISTIC sigmoid_f
+#define EXP exp_f
+#define LOG1P log1pf
+#define EXPM1 expm1f
 
 /* Returns the derivative of the logarithm of a score, for softmax without the sum's part. */
 static inline float log_slope(const struct router *how, float s)
 {
 	switch (how->kind) {
-#define SCORE(id, name, ...) \
-	case ROUTER_##id:    \
-		return name##_log_slope(s);
+#define SCORE(id, word, score, slope) \
+	case ROUTER_##id:             \
+		return slope;
 #include "kernels/scores.h"
 	default:
 		return 1.0f;
@@ -56,19 +52,22 @@ struct scores {
 	float lse; /* log-sum-exp of the logits */
 };
 
-static void compute_scores(struct scores *s, const float *z, const struct router *how)
+static void compute_scores(
+	struct scores *s, const float *logits, const struct router *how)
 {
 	const int64_t n = how->experts;
-	float max = max_of(z, n);
+	float max = max_of(logits, n);
 	for (int64_t e = 0; e < n; e++)
-		s->p[e] = exp_f(z[e] - max);
+		s->p[e] = exp_f(logits[e] - max);
 	s->sum = sum_of(s->p, n);
 	s->lse = max + logf(s->sum);
 	switch (how->kind) {
-#define SCORE(id, name, ...)                          \
-	case ROUTER_##id:                             \
-		for (int64_t e = 0; e < n; e++)       \
-			s->p[e] = name##_score(z[e]); \
+#define SCORE(id, word, score, slope)              \
+	case ROUTER_##id:                          \
+		for (int64_t e = 0; e < n; e++) {  \
+			const float z = logits[e]; \
+			s->p[e] = score;           \
+		}                                  \
 		break;
 #include "kernels/scores.h"
 	default:

@@ -11,23 +11,19 @@ extern "C" {
 
 enum { ROUTE_WARPS = 4, ROUTE_THREADS = ROUTE_WARPS * WARP };
 
-static __device__ inline float sigmoid_score(float z)
-{
-	return sigmoid(z);
-}
-
-static __device__ inline float sigmoid_log_slope(float s)
-{
-	return 1.0f - s;
-}
+/* for scores.h */
+#define LOGISTIC sigmoid
+#define EXP expf
+#define LOG1P log1pf
+#define EXPM1 expm1f
 
 /* Returns the score of a logit that is a function of it; for softmax, x. */
 static __device__ inline float score_of(const struct router &how, float z, float x)
 {
 	switch (how.kind) {
-#define SCORE(id, name, ...) \
-	case ROUTER_##id:    \
-		return name##_score(z);
+#define SCORE(id, word, score, slope) \
+	case ROUTER_##id:             \
+		return score;
 #include "kernels/scores.h"
 	default:
 		return x;
@@ -38,9 +34,9 @@ static __device__ inline float score_of(const struct router &how, float z, float
 static __device__ inline float log_slope(const struct router &how, float s)
 {
 	switch (how.kind) {
-#define SCORE(id, name, ...) \
-	case ROUTER_##id:    \
-		return name##_log_slope(s);
+#define SCORE(id, word, score, slope) \
+	case ROUTER_##id:             \
+		return slope;
 #include "kernels/scores.h"
 	default:
 		return 1.0f;
