@@ -23,6 +23,6 @@ void cuda_router_logits(
 
 /* Enqueues y = x w^T, or x w if `transposed`, by the matmuls of groups for sm_90a (matmul.h).
  * Returns false, with nothing done, if they are not enabled (PT_LAB_ON) or do not support the
- * device, the types, the shapes or the addresses: nothing of what depends on the layout of a run. */
+ * device, the types, the shapes or the addresses; none of this depends on the layout of a run. */
 bool cuda_groups_hopper(struct device *d, bool transposed, struct mat y, struct mat x,
 	struct mat w, const struct row_groups *groups);
