@@ -83,8 +83,8 @@ examples() { # PAGE
 		tail -n 20 err
 		return 1
 	}
-	# control and test, three times; ddp and fsdp; tp; stopped; again; one and two
-	[ "$(grep -c '^verdict: identical bit for bit$' out)" -eq 9 ]
+	# control and test, three times; ddp and fsdp; tp; stopped; again; one and two; checked and flipped; good and bad
+	[ "$(grep -c '^verdict: identical bit for bit$' out)" -eq 11 ]
 	grep -qx 'verdict: no tensor differs' out
 	[ "$(grep -c '^verdict: the same within the tolerance$' out)" -eq 3 ] # bf16, float8, mixed
 	grep -qx 'code 75' out

@@ -42,11 +42,11 @@ static void calls_of(const char *path, const char *more, struct kernel_calls *ca
 	str_free(&text);
 }
 
-/* Less than a second of four threads with 20 GFLOP/s and 10 ns for a number each; Llama 405B has 400
- * million numbers, and Qwen3 0.6B 16 GFLOP. */
+/* About a second of four threads with 20 GFLOP/s and 10 ns for a number each; Llama 405B has 400
+ * million numbers, dots1 527 million, and Qwen3 0.6B 16 GFLOP. */
 static void check_work(const char *path, const char *more)
 {
-	const double most_numbers = 410e6, most_flops = 17e9;
+	const double most_numbers = 530e6, most_flops = 17e9;
 	struct kernel_calls calls = {0};
 	struct selftest_work w;
 	calls_of(path, more, &calls);
@@ -76,7 +76,8 @@ static void each_type(const char *path, void (*fn)(const char *, const char *))
 		str_puts(&more, types[i]);
 		if (strstr(text.s, "edit-"))
 			str_puts(&more, model);
-		fn(path, more.s);
+		if (!strstr(text.s, "\nexperts") || !strstr(types[i], "float8"))
+			fn(path, more.s); /* (experts are not computed in float8) */
 	}
 	str_free(&text);
 	str_free(&more);
@@ -102,7 +103,7 @@ static void each_preset(void (*fn)(const char *, const char *))
 	assert_true(n >= LEAST);
 }
 
-DEVICE_TEST(each_preset_takes_less_than_a_second)
+DEVICE_TEST(each_preset_takes_about_a_second)
 {
 	each_preset(check_work);
 }
