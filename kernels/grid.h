@@ -35,7 +35,7 @@ enum { GRID_BLOCK = 4096 };
 #define GRID_PRIME 0x7fffff9du
 struct grid_check {
 	const uint32_t *u;     /* [GRID_BLOCK], 1 to 2^27 - 1: grid_weights() */
-	struct philox_key key; /* of v */
+	struct philox_key key; /* the key of the random numbers v */
 	uint32_t bucket;
 	int64_t first;	/* index of x_0 in the bucket */
 	uint64_t *word; /* the checksum is added to it, modulo GRID_PRIME */
@@ -76,8 +76,8 @@ struct grid_sum {
 	enum dtype leaf_type; /* any */
 	int64_t n;
 	int levels; /* log2 of the leaves per element in a step, over all ranks: 0 to 62 */
-	const struct grid_check
-		*check; /* of the sums; NULL: none. In host memory; CPUs only */
+	const struct grid_check *
+		check; /* how to hash the sums; NULL: not at all. Host memory; CPUs only */
 };
 
 enum { GRID_PARTS = 440 }; /* fit into the arguments of a CUDA 11 launch: 4 KiB */

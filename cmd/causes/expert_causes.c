@@ -163,8 +163,8 @@ bool explained_by_router_gradient(struct cause_search *s)
 
 /* ---- ranks that do not exchange all gradients ---------------------------------------------- */
 
-/* Sets rank[sequences] to the ranks that have the sequences, by a fit of the screened tensors by
- * each sequence's gradients on each rank. Returns false if there is no such fit. */
+/* Sets rank[sequences] to the rank that each sequence was on: the assignment whose gradients fit the
+ * screened tensors. Returns false if no assignment fits. */
 static bool fit_ranks(
 	struct cause_search *s, const struct local_experts *local, int *rank)
 {

@@ -63,6 +63,7 @@ static void count_variant_choices(const struct cause_search *s, struct weights *
 	if (v->change)
 		v->change(&w->m);
 	v->change = NULL;
+	w->counted = NULL; /* of a pass that may have had another number of choices */
 	choices_init(own, &w->m, &s->c->batch);
 	struct variant recording = *v;
 	recording.choices = own;

@@ -21,7 +21,8 @@ static __device__ inline void load_stage(const struct matmul_args &x,
 {
 	constexpr int PART = TILE_N / S::BLOCKS;
 	int half = (int)blockIdx.x % S::BLOCKS * PART;
-	int w_row = E::GROUPS ? at.block * x.block_rows : 0; /* of the block */
+	/* the first row of w that the tile's group uses */
+	int w_row = E::GROUPS ? at.block * x.block_rows : 0;
 	uint64_t *full = &s.rest->full[stage];
 	__nv_bfloat16 *a = s.x + stage * TILE_M * PANEL;
 	__nv_bfloat16 *b = s.w + (stage * TILE_N + half) * PANEL;

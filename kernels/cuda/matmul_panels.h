@@ -25,7 +25,7 @@ template <typename S, typename E> struct matmul_panels {
 	const struct matmul_buffers<S> &s;
 	const int w, warp, lane, g, t;
 	int row, col;	     /* the first of the warp's results in this tile */
-	int end;	     /* of the rows to store */
+	int end;	     /* rows from this one on are not stored */
 	float2 bias[PANELS]; /* bias of columns 64 j + 2 lane, + 1 */
 	uint4 ahead[EACH];   /* the lane's pieces of the next panel of aux */
 

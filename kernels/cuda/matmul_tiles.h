@@ -54,8 +54,8 @@ struct matmul_order {
 struct matmul_args {
 	CUtensorMap x, w, y, aux;
 	int m, n, steps;		 /* stages that a tile takes */
-	const struct group_tile *groups; /* of rows, with GROUPS: m_tiles */
-	int block_rows;			 /* with GROUPS: of w */
+	const struct group_tile *groups; /* [m_tiles], with GROUPS: the tiles of rows */
+	int block_rows;			 /* with GROUPS: rows of w per group */
 	bool wide_bias;			 /* fp32, not bf16 */
 	const void *bias;		 /* or NULL */
 	void *y_rows, *aux_rows;	 /* [m][n] */

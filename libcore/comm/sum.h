@@ -81,8 +81,8 @@ struct sum;
 
 /* Checksums of a sum, in host memory. result.u NULL: none. */
 struct sum_check {
-	struct grid_check
-		result; /* of this rank's piece when it is rounded, except `first` */
+	/* how to hash this rank's piece when it is rounded; `first` is set then */
+	struct grid_check result;
 	/* To locate a wrong sum, else NULL: the checksum of each contribution to this rank's piece
 	 * is subtracted from the word of its rank, sent[ranks[r]], and added to *added. */
 	uint64_t *sent, *added;

@@ -13,7 +13,7 @@ enum { TO_OWNER, FROM_OWNER };
 
 struct matrix {
 	const struct tensor *t;
-	int block; /* of the tensor's blocks of rows */
+	int block; /* index among the tensor's blocks of rows */
 	int owner; /* member of the stage; -1: not assigned */
 	int round;
 	double cost;

@@ -104,7 +104,7 @@ void check_contribution(struct store *s, struct bucket *b)
 /* Returns the checksum of a bucket's results, with `first` to be set; u NULL: not checked. */
 static struct grid_check check_of_result(struct store *s, const struct bucket *b)
 {
-	/* of the two stages that round the sum of a tied weight, only the first counts it */
+	/* Two stages round the sum of a tied weight; only the first one counts it. */
 	bool counts = s->impl->checks.word || !b->tied || !s->c.mesh->coord[AXIS_PP];
 	uint64_t *word = counts ? own_word(s, b, CHECK_ADDED) : &s->impl->checks.ignored;
 	return checks_sums(s, b) ? check_at(s, b, 0, word, true)

@@ -102,7 +102,7 @@ struct store_config {
 	int64_t bucket_bytes; /* minimum size of a gradient bucket */
 	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
 	bool check_sums;     /* checksums of all sums of gradients; needs host memory */
-	uint64_t seed;	     /* of their weights */
+	uint64_t seed;	     /* seed of the checksums' weights */
 	enum reshard reshard;
 	bool tile; /* each slice of a tile is a unit of its own, see store_tile_unit() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. With a 16-bit type, the

@@ -186,6 +186,7 @@ END
 	export PT_DATA=window.h5
 	pt-prepare -q -t byte -f 0 window -o window.h5
 	od -An -v -w1 -tx1 window | while read -r x; do printf '%b\0' "\\x$x"; done >batch.u16
+	tail -c 17 text.txt | od -An -v -w1 -tx1 | while read -r x; do printf '%b\0' "\\x$x"; done >other.u16
 	for options in '' '--balance-over sequence --router-z-loss 0.01' '--balance-over model --router sigmoid --router-bias 0.01' \
 		'--balance-loss 0 --shared-expert-dim 8 --shared-expert-gate'; do
 		rm -rf run
@@ -196,6 +197,8 @@ END
 			reports 0 'verdict: the step is right' pt-check run/checkpoints/step-0000000{$((step - 1)),$step}.h5 \
 				--batch batch.u16 --shape 1,17 -p fp32
 		done
+		# of other tokens: all causes are tried, also those with another number of choices
+		reports 1 'no known cause' pt-check run/checkpoints/step-0000000{2,3}.h5 --batch other.u16 --shape 1,17 -p fp32
 	done
 }
 
