@@ -349,16 +349,18 @@ static void print_profile_if_done(struct run *r, bool is_last_step)
  * Returns the exit status. */
 static int fail_step(struct run *r, struct step_result *s)
 {
-	report_event(r, "stopped: %s", s->why.s);
+	bool wrong = s->checked == CHECKED_PERSISTENT;
+	const char *why = wrong ? s->found.s : s->why.s;
+	report_event(r, "stopped: %s", why);
 	struct err e = {0};
-	err_set(&e, EX_FAILED, "%s", s->why.s);
+	err_set(&e, EX_FAILED, "%s", why);
 	if (run_is_first(r))
 		err_print(&e);
-	if (s->sums == SUMS_PERSISTENT) /* nothing was updated, so the state is good */
-		save_now(r, "before wrong sums", SAVE_AND_WAIT);
+	if (wrong) /* nothing was updated, so the state is good */
+		save_now(r, "before a wrong step", SAVE_AND_WAIT);
 	report_publish_now(r);
 	str_free(&s->why);
-	return s->sums == SUMS_PERSISTENT ? EX_OSERR : EX_FAILED;
+	return wrong ? EX_OSERR : EX_FAILED;
 }
 
 /* Reports that a signal stopped the run. Returns the exit code. */
@@ -460,16 +462,14 @@ static int run_step(struct run *r)
 			"a gradient of step %lld was too large for exact sums: the step was "
 			"repeated, with gradients rounded to multiples of 2^%d",
 			(long long)r->t.step, -s.grid);
-	if (s.sums == SUMS_SPORADIC)
-		report_event(r,
-			"a sum of gradients of step %lld was wrong; computed again it was "
-			"right: sporadic",
-			(long long)r->t.step);
+	if (s.checked == CHECKED_SPORADIC)
+		report_event(r, "%s", s.found.s);
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);
 	else if (synchronized)
 		rc = after_step(r, &s);
+	str_free(&s.found);
 	print_profile_if_done(r, false);
 	save_algorithms(r);
 	return rc ? rc : hashed;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/trace.h"
+#include "engine/checks.h"
 #include "engine/state.h"
 
 /* Returns the number of this worker's first sample in a step. */
@@ -209,24 +210,24 @@ static void sum_totals_on_host(
 	struct exact *loss = t->pass.loss, *squares = store_norm_squares(t->store);
 	struct {
 		struct exact loss, squares;
-		int64_t vote[STEP_VOTES], check;
+		int64_t vote[STEP_VOTES];
+		uint64_t check[N_STEP_CHECKS];
 	} sums;
 	memset(&sums, 0, sizeof(sums));
 	bool has_others = !is_alone(t);
 	cast_votes(votes, sums.vote);
-	sums.check = (int64_t)store_check_word(t->store);
+	checks_words(t, sums.check);
 	if (has_others) {
 		device_get(d, &sums.loss, loss, n_bytes);
 		device_get(d, &sums.squares, squares, n_bytes);
 	}
-	comm_sum_i64(t->world, (int64_t *)&sums,
-		2 * EXACT_WORDS + STEP_VOTES + t->o.check_sums);
+	comm_sum_i64(t->world, (int64_t *)&sums, sizeof(sums) / sizeof(int64_t));
 	if (has_others) {
 		device_put(d, loss, &sums.loss, n_bytes);
 		device_put(d, squares, &sums.squares, n_bytes);
 	}
 	memcpy(r->vote, sums.vote, sizeof(r->vote));
-	r->check_word = (uint64_t)sums.check;
+	memcpy(r->check_word, sums.check, sizeof(r->check_word));
 }
 
 /* Collective, after the backward. All-reduces integers: the loss and the squares of the
@@ -561,27 +562,21 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
-/* Computes a step, and once more if a sum of gradients was wrong (--check-sums); locates the sum if
- * it is wrong again. */
+/* Computes a step, and once more if a check finds it wrong. */
 static void compute_checked_step(struct work *w)
 {
 	struct step_result *r = w->r;
-	struct store *s = w->t->store;
-	scoped_str where = {0};
+	uint64_t word[N_STEP_CHECKS];
 	compute_step(w);
 	collect_result(w);
-	if (r->check_word % GRID_PRIME == 0)
+	if (!checks_alarmed(r->check_word))
 		return;
-	store_locate_sums(s);
+	memcpy(word, r->check_word, sizeof(word));
+	checks_begin_again(w->t, word);
 	compute_step(w);
 	collect_result(w);
-	bool wrong = store_located_sums(s, &where);
-	r->sums = wrong ? SUMS_PERSISTENT : SUMS_SPORADIC;
-	if (!wrong)
-		return;
-	r->bad = true;
-	str_printf(&r->why, "step %lld: sums of gradients are wrong, twice: %s",
-		(long long)w->t->step + 1, where.s);
+	checks_end_again(w->t, word, r);
+	r->bad |= r->checked == CHECKED_PERSISTENT;
 }
 
 /* Handles a batch without a target that counts, as --empty-batch specifies. The ranks have
@@ -624,12 +619,12 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	}
 	r->grid = first_grid(t, w.averages);
 	compute_checked_step(&w);
-	while (r->sums != SUMS_PERSISTENT && needs_coarser_grid(&w)) {
+	while (r->checked != CHECKED_PERSISTENT && needs_coarser_grid(&w)) {
 		r->grid -= COARSER_BY;
 		r->coarser = true;
 		compute_checked_step(&w);
 	}
-	if (r->bad && r->sums != SUMS_PERSISTENT)
+	if (r->bad && r->checked != CHECKED_PERSISTENT)
 		nonfinite_explain(t, &w.input, r);
 	if (r->bad)
 		return;

@@ -12,6 +12,11 @@ struct step_votes {
 	void *with;
 };
 
+/* The checks of a step (checks.h), and their outcome: right; wrong, but right when the step was
+ * computed again; wrong again, so the step is bad. */
+enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
+enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_PERSISTENT };
+
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
 	float global_loss; /* mean over all workers, if computed; else equals loss */
@@ -28,13 +33,12 @@ struct step_result {
 	int64_t counted; /* targets with a weight, over the same workers as global_loss */
 	bool skipped;	 /* fp16: gradients overflowed, so nothing was updated */
 	bool empty; /* no target has a weight: nothing was computed, and the losses are NaN */
-	bool bad;	/* loss or norm is not finite: nothing was updated */
-	struct str why; /* if bad: the first non-finite value, or the wrong sums */
-	/* --check-sums: SPORADIC: a sum was wrong, and right when the step was computed again.
-	 * PERSISTENT: wrong again, so the step is bad. */
-	enum { SUMS_RIGHT, SUMS_SPORADIC, SUMS_PERSISTENT } sums;
-	uint64_t
-		check_word; /* checksum of all sums over all ranks; a multiple of GRID_PRIME */
+	bool bad; /* loss or norm is not finite: nothing was updated */
+	struct str
+		why; /* if bad: the first non-finite value; empty after a check's verdict */
+	enum checked checked;
+	struct str found; /* what the checks found; empty if checked is CHECKED_RIGHT */
+	uint64_t check_word[N_STEP_CHECKS]; /* summed over the ranks (checks.h) */
 };
 
 /* Collective. One optimizer step; `votes` may be NULL. */

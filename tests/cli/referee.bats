@@ -95,7 +95,7 @@ detects() { # FLIP...
 	for x; do
 		flip "$x" --check-sums yes
 		[ "$status" -eq 0 ] && grep -q "flipped bit" err && same &&
-			grep -q "step=$(cut -d: -f2 <<<"$x") a sum of gradients of step $(cut -d: -f2 <<<"$x") was wrong; computed again it was right: sporadic" run/journal.txt || {
+			grep -q "step=$(cut -d: -f2 <<<"$x") step $(cut -d: -f2 <<<"$x"): a sum of gradients was wrong; computed again it was right: sporadic" run/journal.txt || {
 			echo "$x: exit code $status" && cat err && grep event run/journal.txt
 			return 1
 		}
