@@ -144,7 +144,7 @@ static bool steps(
 		}
 		skipped = r.skipped || r.empty;
 		updated |= !skipped;
-		if (r.sums != SUMS_RIGHT)
+		if (r.checked != CHECKED_RIGHT)
 			trouble(out, "an alarm of --check-sums");
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
