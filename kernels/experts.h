@@ -21,14 +21,14 @@ struct update; /* optimizer.h */
 enum router_kind {
 	ROUTER_SOFTMAX,
 #define SCORE(id, ...) ROUTER_##id,
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	N_ROUTER_KINDS
 };
 
 enum { MAX_ROUTER_EXPERTS = 1024, MAX_EXPERTS_PER_ROW = 64 };
 
 /* How a row chooses its experts. z = wr h; the scores are p = softmax(z), or a function of each
- * logit (scores.h) such as s = sigmoid(z). The k experts with the largest scores are chosen, the
+ * logit (scores.inc) such as s = sigmoid(z). The k experts with the largest scores are chosen, the
  * lowest index at a tie; with a bias, those with the largest score + bias; gates are functions of
  * the scores alone. NaN counts as -infinity in the choice; then all gates of the row are NaN.
  *

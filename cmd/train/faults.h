@@ -23,8 +23,8 @@ struct faults {
 };
 
 /* Runs a step with faults: waits before it, or computes it on random windows. Collective. */
-void faults_step(struct faults *f, struct trainer *t,
-	const struct step_votes *votes, struct step_result *r);
+void faults_step(struct faults *f, struct trainer *t, const struct step_votes *votes,
+	struct step_result *r);
 
 /* Parses the options of faults. `ranks`: per worker. Call faults_close() even after an error. */
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);

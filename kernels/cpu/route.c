@@ -25,7 +25,7 @@ static void router_logits(float *logits, struct mat h, struct mat wr)
 	K(gemm)(&g);
 }
 
-/* for scores.h */
+/* for scores.inc */
 #define LOGISTIC sigmoid_f
 #define EXP exp_f
 #define LOG1P log1pf
@@ -38,7 +38,7 @@ static inline float log_slope(const struct router *how, float s)
 #define SCORE(id, word, score, slope) \
 	case ROUTER_##id:             \
 		return slope;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return 1.0f;
 	}
@@ -69,7 +69,7 @@ static void compute_scores(
 			s->p[e] = score;           \
 		}                                  \
 		break;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return;
 	}

@@ -11,7 +11,7 @@ extern "C" {
 
 enum { ROUTE_WARPS = 4, ROUTE_THREADS = ROUTE_WARPS * WARP };
 
-/* for scores.h */
+/* for scores.inc */
 #define LOGISTIC sigmoid
 #define EXP expf
 #define LOG1P log1pf
@@ -24,7 +24,7 @@ static __device__ inline float score_of(const struct router &how, float z, float
 #define SCORE(id, word, score, slope) \
 	case ROUTER_##id:             \
 		return score;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return x;
 	}
@@ -37,7 +37,7 @@ static __device__ inline float log_slope(const struct router &how, float s)
 #define SCORE(id, word, score, slope) \
 	case ROUTER_##id:             \
 		return slope;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return 1.0f;
 	}

@@ -24,8 +24,8 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_EDIT = 6,
 	PHILOX_STRAGGLE = 7, /* no result depends on it */
 	PHILOX_GARBLE = 8,
-	PHILOX_FLIP = 9,      /* no result depends on it */
-	PHILOX_CHECK = 10,    /* no result depends on it */
+	PHILOX_FLIP = 9,   /* no result depends on it */
+	PHILOX_CHECK = 10, /* no result depends on it */
 	PHILOX_TEST = 99,
 };
 

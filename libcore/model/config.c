@@ -16,7 +16,7 @@ const char *const act_names[] = {"by-arch",
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
 const char *const router_names[] = {"softmax",
 #define SCORE(id, word, ...) word,
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	NULL};
 const char *const rope_scaling_names[] = {"none", "linear", "llama3", "yarn", NULL};
 

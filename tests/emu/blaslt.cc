@@ -68,12 +68,7 @@ static cublasStatus_t set(void *to, size_t n_bytes, const void *from, size_t n)
 
 /* ---- the library -------------------------------------------------------------------- */
 
-enum {
-	FIRST_ID = 10,
-	ALGOS = 3,
-	MORE_SPLIT = 8,
-	SPLIT_WORKSPACE = 1 << 16
-};
+enum { FIRST_ID = 10, ALGOS = 3, MORE_SPLIT = 8, SPLIT_WORKSPACE = 1 << 16 };
 
 struct cublasLtContext {
 	int quickest; /* the algorithm's id */

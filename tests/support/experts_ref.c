@@ -12,7 +12,7 @@ static double *numbers(int64_t n)
 
 /* ---- the router ---------------------------------------------------------------------- */
 
-/* for scores.h */
+/* for scores.inc */
 #define LOGISTIC(x) (1 / (1 + exp(-(x))))
 #define EXP exp
 #define LOG1P log1p
@@ -25,7 +25,7 @@ static double score_of(double z, const struct router *how)
 #define SCORE(id, word, score, slope) \
 	case ROUTER_##id:             \
 		return score;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return NAN;
 	}
@@ -37,7 +37,7 @@ static double log_slope(double s, const struct router *how)
 #define SCORE(id, word, score, slope) \
 	case ROUTER_##id:             \
 		return slope;
-#include "kernels/scores.h"
+#include "kernels/scores.inc"
 	default:
 		return NAN;
 	}

@@ -8,7 +8,8 @@
 
 static struct trainer trainer;
 static const struct kernels *kernels;
-static int n_linears, n_during; /* matmuls of linear layers; of these, while rows are sent */
+static int n_linears,
+	n_during; /* matmuls of linear layers; of these, while rows are sent */
 
 static void count(void)
 {
