@@ -132,8 +132,15 @@ def round_logits(model):
 
 
 def no_shared_gate(model):
+    def around(shared, forward):
+        def run(x):
+            shared.use_shared_expert_gate = False
+            out = forward(x)
+            shared.use_shared_expert_gate = True  # (the checkpoint has its weight)
+            return out
+        return run
     for shared in (m for m in model.modules() if isinstance(m, SharedExpertMLP)):
-        shared.use_shared_expert_gate = False
+        shared.forward = around(shared, shared.forward)
 
 
 def set_of_routers(**options):
@@ -164,11 +171,14 @@ CASES = [
      [(f"deepseek={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "deepseek=0.02"), (f"megatron={COEFFICIENT}", 1, "deepseek=0.02")]),
     ("mixtral-global", "mixtral", "global_aux_loss", 1, None, None, [(f"megatron={COEFFICIENT}", 0, "")]),
     ("mixtral-none", "mixtral", "none", 2, None, None, [("none", 0, ""), ("auto", 0, "")]),
-    ("qwen2", "qwen2", "aux_loss", 2, None, None, [(f"megatron={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "megatron=0.02")]),
+    ("qwen2", "qwen2", "aux_loss", 2, None, None, [(f"megatron={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "hf=0.01")]),  # (one layer with experts: the same loss)
     ("qwen3", "qwen3", "aux_loss", 2, None, None, [(f"megatron={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "megatron=0.02")]),
     ("dots1", "dots1", "none", 2, None, None, [("none", 0, "bias ")]),
-    ("dots1-balance", "dots1", "aux_loss", 2, None, None, [(f"megatron={COEFFICIENT}", 0, "")]),
-    ("dots1-sequence", "dots1", "seq_aux_loss", 2, None, None, [(f"deepseek={COEFFICIENT}", 0, "")]),
+    ("dots1-balance", "dots1", "aux_loss", 2, None, None,
+     [(f"megatron={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "megatron=0.02"), (f"deepseek={COEFFICIENT}", 1, "megatron=0.02")]),
+    ("dots1-sequence", "dots1", "seq_aux_loss", 2, None, None,
+     [(f"megatron-seq={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "megatron-seq=0.02"),
+      (f"deepseek={COEFFICIENT}", 1, "megatron-seq=0.02")]),
     ("balance-doubled", "mixtral", "aux_loss", 2, twice, None, [(f"megatron={COEFFICIENT}", 1, "2 times --balance")]),
     ("softmax-first", "mixtral", "aux_loss", 2, set_of_routers(moe_router_pre_softmax=True), None,
      [(f"megatron={COEFFICIENT}", 1, "as if the gates of a token were not divided by their sum")]),
