@@ -41,6 +41,7 @@ static void guess_gradients(struct step_check *c, const struct balance_guess *x,
 	struct model_config *m = &c->weights.m.c;
 	const struct model_config saved = *m;
 	const struct choices *counted = c->weights.counted;
+	const bool counts_plain = c->weights.counts_plain;
 	struct choices same = c->choices.all;
 	const struct variant v = {.sequence = -1,
 		.choices = &same,
@@ -52,6 +53,7 @@ static void guess_gradients(struct step_check *c, const struct balance_guess *x,
 	reference_float64(&c->weights, &c->batch, &v, g);
 	c->weights.counted = counted;
 	c->weights.counts_first = false;
+	c->weights.counts_plain = counts_plain;
 	*m = saved;
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 const char *const balance_forms[N_BALANCE_FORMS] = {
-	"auto", "none", "hf", "megatron", "deepseek"};
+	"auto", "none", "hf", "megatron", "deepseek", "megatron-seq"};
 
 int balance_parse(const char *text, struct check_opts *o, struct err *e)
 {
@@ -24,15 +24,19 @@ int balance_parse(const char *text, struct check_opts *o, struct err *e)
 				    o->balance_loss >= 0 && o->balance_loss <= 1e6)))
 		return 0;
 	return err_set(e, EX_USAGE,
-		"--balance '%s': not auto, none, hf=X, megatron=X or deepseek=X", text);
+		"--balance '%s': not auto, none, hf=X, megatron=X, deepseek=X or "
+		"megatron-seq=X",
+		text);
 }
 
 void balance_set(struct step_check *c, enum balance_form form, double coefficient)
 {
 	struct model_config *m = &c->weights.m.c;
 	m->balance_over = form == BALANCE_HF	     ? BALANCE_MODEL
-			  : form == BALANCE_DEEPSEEK ? BALANCE_SEQUENCE
+			  : form >= BALANCE_DEEPSEEK ? BALANCE_SEQUENCE
 						     : BALANCE_MICRO_BATCH;
+	c->weights.counts_plain =
+		form == BALANCE_MEGATRON || form == BALANCE_MEGATRON_SEQUENCE;
 	m->balance_loss =
 		coefficient * (form == BALANCE_HF ? (double)m->experts_per_token : 1);
 	c->weights.counted = coefficient > 0 ? &c->choices.all : NULL;
@@ -64,12 +68,14 @@ void balance_gradients(struct step_check *c, enum balance_form form, double coef
 	struct model_config *m = &c->weights.m.c;
 	const struct model_config saved = *m;
 	const struct choices *counted = c->weights.counted;
+	const bool counts_plain = c->weights.counts_plain;
 	struct choices same = c->choices.all;
 	const struct variant v = {.sequence = -1, .choices = &same};
 	same.replay = true;
 	balance_set(c, form, coefficient);
 	reference_float64(&c->weights, &c->batch, &v, g);
 	c->weights.counted = counted;
+	c->weights.counts_plain = counts_plain;
 	*m = saved;
 }
 
@@ -167,7 +173,7 @@ static void report_balance(
 {
 	const int64_t micro_batches = c->weights.micro_batches;
 	scoped_str parts = {0};
-	if (micro_batches > 1 && form != BALANCE_DEEPSEEK)
+	if (micro_batches > 1 && form < BALANCE_DEEPSEEK)
 		str_printf(&parts, ", of each of %lld micro-batches",
 			(long long)micro_batches);
 	add_finding(c, FINDING_NOTE, NULL,

@@ -31,14 +31,21 @@ bool is_near_choice(const struct step_check *c, int64_t at)
 	return margin_of_choice(c, at, 0) < near_margins[c->o.precision];
 }
 
+bool is_near_plain_choice(const struct step_check *c, int64_t at)
+{
+	return c->choices.all.plain &&
+	       c->choices.all.plain_margin[at] < near_margins[c->o.precision];
+}
+
 void choices_count(struct step_check *c)
 {
 	struct choice_check *x = &c->choices;
-	x->n = x->n_near = 0;
+	x->n = x->n_near = x->n_near_plain = 0;
 	x->loss_change = x->scale_change = 0;
 	for (int64_t i = 0; x->all.margin && i < count_margins(c); i++) {
 		x->n += layer_has_experts(&c->weights.m.c, i / x->all.positions);
 		x->n_near += is_near_choice(c, i);
+		x->n_near_plain += is_near_plain_choice(c, i);
 	}
 	x->too_near = c->o.precision == RUN_FP32
 			      ? x->n_near > MAX_TRIED
@@ -51,17 +58,40 @@ struct changes {
 	double loss, scale;
 };
 
-/* Adds the squared changes by the near choices i of a group: those with i % GROUPS = group. */
+/* Computes the gradients with another choice by the scores alone where this choice is near, in every
+ * GROUPS-th such row. */
+static void turn_plain_choices(
+	struct step_check *c, int64_t group, struct choices *x, struct gradients *g)
+{
+	const int64_t k = c->weights.m.c.experts_per_token;
+	const struct choices *counted = c->weights.counted;
+	const struct variant v = {.sequence = -1, .choices = x};
+	for (int64_t i = 0, n = 0; i < count_margins(c); i++)
+		if (is_near_plain_choice(c, i) && n++ % GROUPS == group)
+			memcpy(x->plain + i * k, x->plain_other + i * k,
+				(size_t)k * sizeof(*x->plain));
+	x->replay = true;
+	c->weights.counted = counted ? x : NULL;
+	reference_float64(&c->weights, &c->batch, &v, g);
+	c->weights.counted = counted;
+}
+
+/* Adds the squared changes by the near choices i of a group: those with i % GROUPS = group. From
+ * GROUPS on, by choices by the scores alone. */
 static void add_group_changes(struct step_check *c, int64_t group, struct changes *s)
 {
 	struct choices turned;
 	struct gradients g;
 	double ab = 0, bb = 0;
 	choices_copy(c, &turned);
-	for (int64_t i = 0, n = 0; i < count_margins(c); i++)
-		if (is_near_choice(c, i) && n++ % GROUPS == group)
-			choices_turn(c, &turned, i, 0);
-	choices_gradients(c, &turned, &g);
+	if (group < GROUPS) {
+		for (int64_t i = 0, n = 0; i < count_margins(c); i++)
+			if (is_near_choice(c, i) && n++ % GROUPS == group)
+				choices_turn(c, &turned, i, 0);
+		choices_gradients(c, &turned, &g);
+	} else {
+		turn_plain_choices(c, group - GROUPS, &turned, &g);
+	}
 	for (int i = 0; i < c->n; i++) {
 		const int k = c->tensors[i].in_model;
 		const struct products p =
@@ -85,13 +115,18 @@ void choices_widen_bounds(struct step_check *c)
 	 * the root of the sum of squares is expected, and all of it if one change dominates. */
 	const double times = 1.5;
 	struct choice_check *x = &c->choices;
-	if (!x->n_near)
+	const bool has_plain = x->n_near_plain && c->weights.counts_plain &&
+			       has_balance_loss(&c->weights);
+	if (!x->n_near && !has_plain)
 		return;
 	x->is_widened = true;
 	struct changes s = {.distance = xcalloc(2 * (size_t)c->n + 1, sizeof(double))};
 	s.factor = s.distance + c->n;
 	for (int64_t group = 0; group < min64(GROUPS, x->n_near); group++)
 		add_group_changes(c, group, &s);
+	for (int64_t group = 0; has_plain && group < min64(GROUPS, x->n_near_plain);
+		group++)
+		add_group_changes(c, GROUPS + group, &s);
 	for (int i = 0; i < c->n; i++) {
 		const double bound = c->tensors[i].gradient.bound;
 		c->tensors[i].near_change = times * sqrt(s.distance[i]);

@@ -7,21 +7,24 @@ struct step_check;
 struct check_opts;
 
 /* Losses that balance the experts: load_balancing_loss_func() of transformers, aux_loss of
- * Megatron-LM, and a sequence's loss as in DeepSeek-V3. */
+ * Megatron-LM, a sequence's loss as in DeepSeek-V3, and seq_aux_loss of Megatron-LM. Megatron-LM
+ * counts the experts with the highest scores, without bias and groups; the others count the choices. */
 enum balance_form {
 	BALANCE_AUTO,
 	BALANCE_NONE,
 	BALANCE_HF,
 	BALANCE_MEGATRON,
 	BALANCE_DEEPSEEK,
+	BALANCE_MEGATRON_SEQUENCE,
 	N_BALANCE_FORMS
 };
 extern const char *const balance_forms[N_BALANCE_FORMS];
 
 /* Choices of experts: of each token in each layer with experts. */
 struct choice_check {
-	struct choices all;	    /* the reference's */
-	int64_t n, n_near;	    /* choices; those that rounding may turn */
+	struct choices all;   /* the reference's */
+	int64_t n, n_near;    /* choices; those that rounding may turn */
+	int64_t n_near_plain; /* choices by the scores alone that rounding may turn */
 	enum balance_form supposed; /* balance loss that is only supposed; 0: none */
 	int n_tries;		    /* turns that were tried */
 	int n_turned; /* those that the run turned, and the reference after it */
@@ -66,8 +69,9 @@ void choices_count(struct step_check *c);
 int64_t count_margins(const struct step_check *c);
 /* Returns the margin of a choice: relative to alternative `other`, 0 to ALTERNATIVES - 1. */
 double margin_of_choice(const struct step_check *c, int64_t at, int other);
-/* Returns true if rounding may turn a choice. */
+/* Returns true if rounding may turn a choice, or the choice by the scores alone. */
 bool is_near_choice(const struct step_check *c, int64_t at);
+bool is_near_plain_choice(const struct step_check *c, int64_t at);
 /* Adds to the bounds what these choices may change, where they are not tried one by one. */
 void choices_widen_bounds(struct step_check *c);
 /* Makes findings notes if choices of experts may explain them. */

@@ -27,6 +27,12 @@ void choices_copy(const struct step_check *c, struct choices *x)
 	memcpy(x->ids, all->ids, count_ids(c) * sizeof(*x->ids));
 	memcpy(x->other, all->other, ALTERNATIVES * count_ids(c) * sizeof(*x->other));
 	memcpy(x->margin, all->margin, ALTERNATIVES * n * sizeof(*x->margin));
+	if (all->plain) {
+		memcpy(x->plain, all->plain, count_ids(c) * sizeof(*x->plain));
+		memcpy(x->plain_other, all->plain_other,
+			count_ids(c) * sizeof(*x->plain_other));
+		memcpy(x->plain_margin, all->plain_margin, n * sizeof(*x->plain_margin));
+	}
 	x->forced = xcalloc(n + 1, sizeof(*x->forced));
 	if (all->forced)
 		memcpy(x->forced, all->forced, n * sizeof(*x->forced));
@@ -36,6 +42,9 @@ void choices_turn(const struct step_check *c, struct choices *x, int64_t at, int
 {
 	const int64_t k = c->weights.m.c.experts_per_token;
 	int *ids = x->ids + at * k, *others = x->other + (at * ALTERNATIVES + other) * k;
+	/* (rounding turns equal choices alike) */
+	if (x->plain && !memcmp(x->plain + at * k, ids, (size_t)k * sizeof(*ids)))
+		memcpy(x->plain + at * k, others, (size_t)k * sizeof(*ids));
 	for (int64_t j = 0; j < k; j++) {
 		const int id = ids[j];
 		ids[j] = others[j];
@@ -221,7 +230,8 @@ static void turn_subsets(struct step_check *c)
 /* Returns true if turn_subsets() tries all choices that rounding may turn. */
 static bool has_few_subsets(const struct step_check *c)
 {
-	bool few = c->o.precision == RUN_FP32 && c->choices.n_near <= MAX_SUBSETS;
+	bool few = c->o.precision == RUN_FP32 && c->choices.n_near <= MAX_SUBSETS &&
+		   !(c->choices.n_near_plain && c->weights.counts_plain);
 	for (int64_t at = 0; at < count_margins(c) && few; at++)
 		few = !is_near_choice(c, at) ||
 		      margin_of_choice(c, at, 1) > 2 * margin_of_choice(c, at, 0) + 1e-4;

@@ -48,13 +48,14 @@ static void count_choices(const struct weights *w, const struct token_batch *b,
 	const struct balance_group *g, double *counts)
 {
 	const struct choices *x = w->counted;
+	const int *ids = w->counts_plain && x->plain ? x->plain : x->ids;
 	const int64_t k = w->m.c.experts_per_token;
 	for (int64_t layer = g->layer; layer <= g->last; layer++)
 		for (int64_t i = g->first * b->length;
 			i < g->end * b->length && layer_has_experts(&w->m.c, layer); i++)
 			for (int64_t j = 0; j < k; j++) {
 				const int64_t at = layer * x->positions + i;
-				const int id = x->ids[at * k + j];
+				const int id = ids[at * k + j];
 				counts[id] += weight_of_choice(w, at, id);
 			}
 }

@@ -213,6 +213,26 @@ static void add_next_experts(
 	free(ids);
 }
 
+/* Records the choice by the scores alone, and the next best one. */
+static void record_plain(
+	const struct sequence_work *w, const struct position *x, int64_t at)
+{
+	const int64_t k = w->m->c.experts_per_token, n = w->m->c.experts;
+	const struct choices *all = w->s->choices;
+	int *best = xcalloc((size_t)k + 2, sizeof(*best));
+	struct near_choice near = {INFINITY, -1, -1};
+	find_largest(x->score, n, min64(k + 1, n), best);
+	set_ids(best, k, near, all->plain + at * k);
+	if (k < n) {
+		near = (struct near_choice){
+			x->score[best[k - 1]] - x->score[best[k]], best[k - 1], best[k]};
+		set_ids(best, k, near, all->plain_other + at * k);
+		all->plain_margin[at] =
+			margin_of(w, x->weights, x->h, x->z, x->score, near);
+	}
+	free(best);
+}
+
 /* Chooses the experts of position i, or takes the recorded ones. */
 static void choose(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_routing *r, const double *h, int64_t i)
@@ -246,6 +266,8 @@ static void choose(const struct sequence_work *w, const struct sublayer_tensors 
 		for (int j = 0; j < ALTERNATIVES; j++)
 			all->margin[at * ALTERNATIVES + j] = INFINITY;
 		add_next_experts(w, &x, at);
+		if (all->plain)
+			record_plain(w, &x, at);
 		if (isfinite(group.gap)) {
 			int *others = xcalloc((size_t)k, sizeof(*others));
 			mask_groups(c, &w->f->function, own, true);

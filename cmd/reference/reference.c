@@ -148,6 +148,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
+	if (has_balance_loss(w) && w->counts_plain && w->counted->plain)
+		*why = "its balance loss does not count the choices of experts";
 	if (has_balance_loss(w) && batch_divisor(b) != (double)b->counted)
 		*why = "the loss has another divisor than the balance loss";
 	if (w->padding && w->m.output == w->m.tokens)
@@ -499,6 +501,15 @@ static struct target_rows target_rows_from(
 		r->dx ? r->dx + at * m->c.dim : NULL};
 }
 
+/* Returns true if something other than the scores influences the choice of experts. */
+static bool has_plain_choices(const struct model *m)
+{
+	bool found = m->c.router_groups > 0;
+	for (int i = 0; i < m->n_tensors && !found; i++)
+		found = text_ends(m->tensors[i].name, ".router.bias");
+	return found;
+}
+
 void choices_init(struct choices *x, const struct model *m, const struct token_batch *b)
 {
 	const int64_t n = m->c.layers * b->n * b->length, k = m->c.experts_per_token;
@@ -511,6 +522,13 @@ void choices_init(struct choices *x, const struct model *m, const struct token_b
 			(size_t)(m->c.layers * b->n * m->c.experts), sizeof(*x->mass))};
 	for (int64_t i = 0; i < n * ALTERNATIVES; i++) /* (layers without experts) */
 		x->margin[i] = INFINITY;
+	if (!has_plain_choices(m))
+		return;
+	x->plain = xcalloc((size_t)(n * k), sizeof(*x->plain));
+	x->plain_other = xcalloc((size_t)(n * k), sizeof(*x->plain_other));
+	x->plain_margin = xcalloc((size_t)n, sizeof(*x->plain_margin));
+	for (int64_t i = 0; i < n; i++)
+		x->plain_margin[i] = INFINITY;
 }
 
 void choices_release(struct choices *x)
@@ -521,6 +539,9 @@ void choices_release(struct choices *x)
 	free(x->mass);
 	free(x->first);
 	free(x->forced);
+	free(x->plain);
+	free(x->plain_other);
+	free(x->plain_margin);
 	*x = (struct choices){0};
 }
 

@@ -31,6 +31,7 @@ struct weights {
 	const struct choices *counted;
 	int64_t micro_batches;
 	bool counts_first; /* only the first choice of a token counts */
+	bool counts_plain; /* choices by the scores alone count: without bias and groups */
 };
 static inline int own_tensors(const struct weights *w)
 {

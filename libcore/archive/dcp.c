@@ -361,17 +361,51 @@ static int read_storage_data(struct dcp *d, uint32_t dict)
 	return 0;
 }
 
+/* Megatron-core 0.16 has the state common to all ranks in a file of torch.save(). It becomes an
+ * item, as Megatron-LM of 2026 has it. */
+static const char common_file[] = "common.pt", common_item[] = "common_state/common.pt";
+
+/* Appends the item of the common state, if its file exists; sets *size to its bytes, or -1. */
+static int add_common(struct dcp *d, int64_t *size)
+{
+	struct stat st;
+	scoped_ptr char *path = text_printf("%s/%s", d->dir, common_file);
+	*size = stat(path, &st) || !S_ISREG(st.st_mode) ? -1 : (int64_t)st.st_size;
+	if (*size < 0)
+		return 0;
+	items_grant(d->f, *size);
+	if (!items_add(d->f, common_item, strlen(common_item), d->e))
+		return -1;
+	items_add_chunk(d->f, no_dims, no_dims);
+	return 0;
+}
+
+/* Sets where the common state is stored. */
+static void place_common(struct dcp *d, int64_t size)
+{
+	scoped_ptr char *path = text_printf("%s/%s", d->dir, common_file);
+	for (int64_t i = 0; i < d->f->n && size >= 0; i++) {
+		const struct torch_item *x = &d->f->items[i];
+		if (strcmp(x->name, common_item) != 0 || x->n_chunks != 1)
+			continue;
+		struct chunk *c = &d->f->parts->chunks[x->first];
+		c->file = items_add_file(d->f, path);
+		c->at = 0;
+		c->n_bytes = size;
+	}
+}
+
 /* Appends all items of the parsed .metadata, checks them, and sets where chunks are stored. */
 static int add_metadata(struct dcp *d)
 {
+	int64_t common;
 	if (!is_object(d, d->tree.root, "Metadata"))
 		return reject(d, "not a Metadata object");
-	return add_items(d, get_field(d, d->tree.root, "state_dict_metadata")) ||
-			       items_finish(d->f, d->e) ||
-			       read_storage_data(
-				       d, get_field(d, d->tree.root, "storage_data"))
-		       ? -1
-		       : 0;
+	if (add_items(d, get_field(d, d->tree.root, "state_dict_metadata")) ||
+		add_common(d, &common) || items_finish(d->f, d->e))
+		return -1;
+	place_common(d, common);
+	return read_storage_data(d, get_field(d, d->tree.root, "storage_data"));
 }
 
 /* Parses the .metadata file into d->tree. Adds its size to d->n_bytes and to the memory budget. */

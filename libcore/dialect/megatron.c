@@ -71,13 +71,17 @@ static int read_numbers(struct torch_file *f, const struct torch_names *x,
 	const char *path, int64_t max, double *out, int64_t *n, struct err *e)
 {
 	static const char common[] = "common_state/";
-	char full_path[128];
-	snprintf(full_path, sizeof(full_path), "0.%s", path);
+	char in_list[128]; /* (a list with one dictionary, except in common.pt) */
+	snprintf(in_list, sizeof(in_list), "0.%s", path);
 	*n = 0;
-	for (int64_t i = 0; i < x->n && !*n; i++)
-		if (!strncmp(x->v[i].text, common, strlen(common)) &&
-			torch_read_numbers_at(f, x->v[i].item, full_path, max, out, n, e))
+	for (int64_t i = 0; i < x->n && !*n; i++) {
+		const struct torch_item *item = x->v[i].item;
+		if (strncmp(x->v[i].text, common, strlen(common)) != 0)
+			continue;
+		if (torch_read_numbers_at(f, item, in_list, max, out, n, e) ||
+			(!*n && torch_read_numbers_at(f, item, path, max, out, n, e)))
 			return -1;
+	}
 	return 0;
 }
 

@@ -176,8 +176,39 @@ END
 	reports 1 '(27): as if the balance loss were hf=0.01' check qwen2 balance --balance deepseek=0.01
 	reports 1 '(27): as if there were no balance loss, not megatron=0.01' check qwen2 1 --balance megatron=0.01
 	for text in hf none=1 hf= switch=1 hf=-1; do
-		reports 64 "--balance '$text': not auto, none, hf=X, megatron=X or deepseek=X" check qwen2 1 --balance "$text"
+		reports 64 "--balance '$text': not auto, none, hf=X, megatron=X, deepseek=X or megatron-seq=X" check qwen2 1 --balance "$text"
 	done
+}
+
+@test "Megatron-LM's balance losses count the highest scores, without the bias and groups of the choice" {
+	local form other
+	for form in megatron megatron-seq; do
+		reports 0 'verdict: the gradients are right' check_grads dots1 grads-$form --balance $form=0.05
+		not grep -q '^note' <<<"$output"
+		reports 0 "loss that balances the experts: --balance $form=0.05" check_grads dots1 grads-$form
+		reports 1 "as if the balance loss were $form=0.05" check_grads dots1 grads-$form --balance deepseek=0.05
+		reports 1 "$form=0.05, 0.5 times --balance" check_grads dots1 grads-$form --balance $form=0.1
+	done
+	reports 1 'as if the balance loss were megatron=0.05' check_grads dots1 grads-megatron --balance megatron-seq=0.05
+}
+
+@test "steps with the names of Megatron-LM and torchtitan: which definition of the balance loss fits" {
+	local names=$BATS_TEST_DIRNAME/../golden/moe-names
+	set -- -c "$STEPS/dots1/config.json" --batch "$STEPS/batch.pt" -p fp32
+	# the common state of Megatron-core 0.16 is in a file of its own
+	reports 0 '--balance megatron=0.05' pt-check "$names"/megatron-step-[01] "$@"
+	says 'verdict: the step is right'
+	says "at the optimizer's step 1"
+	reports 1 'as if the balance loss were megatron=0.05' pt-check "$names"/megatron-step-[01] "$@" --balance none
+	reports 0 '--balance megatron=0.05' pt-check "$names/titan-dots1.pt" --grads "$names/grads-titan.pt" "$@"
+	cp -r "$names/megatron-step-1" after
+	rm after/common.pt
+	reports 65 'after: common_state has no valid optimizer step' pt-check "$names/megatron-step-0" after "$@"
+	head -c 500 "$names/megatron-step-1/common.pt" >after/common.pt
+	reports 65 'after/common.pt: ' pt-check "$names/megatron-step-0" after "$@"
+	rm after/common.pt
+	mkfifo after/common.pt
+	reports 65 'common_state has no valid optimizer step' timeout 20 pt-check "$names/megatron-step-0" after "$@"
 }
 
 @test "steps of pt-train: each form of the balance loss, from the checkpoint" {

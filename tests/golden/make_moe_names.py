@@ -6,10 +6,12 @@ core 0.16.1 (sharded_state_dict() of TransformerBlock, TEGroupedMLP, SharedExper
     venv/bin/pip install torch==2.15.0
     venv/bin/python tests/golden/make_moe_names.py [FOLDER]
 """
+import shutil
 import sys
 from pathlib import Path
 
 import torch
+import torch.distributed.checkpoint as dcp
 
 HERE = Path(__file__).parent
 OUT = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "moe-names"
@@ -85,6 +87,25 @@ def stacked(model):
     return out
 
 
+def megatron_step(model, grads):
+    """A step as Megatron-core 0.16 saves it: DCP, and the state common to all ranks in common.pt."""
+    rate = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    trained = {k: torch.nn.Parameter(x.clone()) for k, x in model.items() if not k.endswith("expert_bias")}
+    optimizer = torch.optim.AdamW(trained.values(), **rate)
+    for step in (0, 1):
+        at = OUT / f"megatron-step-{step}"
+        items = model | {k: p.detach().clone() for k, p in trained.items()}
+        for k, p in trained.items():
+            for what in ("exp_avg", "exp_avg_sq") if step else ():
+                items[f"optimizer.state.{what}.{k}"] = optimizer.state[p][what].clone()
+            p.grad = grads[k]
+        shutil.rmtree(at, ignore_errors=True)
+        dcp.save(items, checkpoint_id=at, no_dist=True)
+        torch.save({"optimizer": {"state": {"common_step": torch.tensor(float(step))}, "param_groups": [rate]},
+                    "iteration": step}, at / "common.pt")
+        optimizer.step()
+
+
 def main():
     OUT.mkdir(exist_ok=True)
 
@@ -109,6 +130,12 @@ def main():
         model, mean, square = change(qwen3), *map(change, moments)
         state = {k: {"step": torch.tensor(3.0), "exp_avg": mean[k], "exp_avg_sq": square[k]} for k in model}
         torch.save({"model": model, "optimizer": {"state": state}}, OUT / f"{name}.pt")
+    # steps with a balance loss: their gradients
+    def grads(kind, name):
+        return torch.load(HERE / "moe-steps" / kind / f"grads-{name}.pt")
+
+    megatron_step(megatron(dots1, 2, 2, 4), megatron(grads("dots1", "megatron"), 2, 2, 4))
+    torch.save(titan(grads("dots1", "megatron"), new, "moe.expert_bias_E"), OUT / "grads-titan.pt")
     write("megatron-qwen3", megatron(qwen3, 2, 2, 4))
     write("megatron-dots1", megatron(dots1, 2, 2, 4))
     write("megatron-mixtral-stacked", stacked(megatron(mixtral, 2, 2, 4)))

@@ -207,6 +207,22 @@ def layer_balance(logits, k=2):
     return p.shape[1] * (f * p.mean(0)).sum()
 
 
+def megatron_balance(model, sequences):
+    """Returns a function of Megatron's loss of all layers: of the micro-batch, or of each sequence. It counts the experts
+    with the highest scores, without bias and groups (compute_routing_scores_for_aux_loss)."""
+    k, seen = CLASSES["dots1"][2]["num_experts_per_tok"], []
+    wrap(model, lambda f: lambda x: (lambda out: (seen.append(out[0]), out)[1])(f(x)))
+
+    def loss(_):
+        total = 0
+        for logits in seen:
+            s = logits.sigmoid().view(sequences, -1, logits.shape[1])
+            f = F.one_hot(s.topk(k, -1)[1], s.shape[2]).sum(2).float().mean(1) / k
+            total = total + s.shape[2] * (f * (s / s.sum(-1, keepdim=True)).mean(1)).sum(1).mean()
+        return total
+    return loss
+
+
 def make(kind, name, patch=None, after=None, dtype=None, balance=0, own=False, term=None, grads=False, **changed):
     config_class, model_class, options = CLASSES[kind]
     config = config_class(**{**COMMON, **options})
@@ -228,17 +244,19 @@ def make(kind, name, patch=None, after=None, dtype=None, balance=0, own=False, t
     if dtype:
         torch.save({"model": copy.deepcopy(model.state_dict())}, OUT / kind / f"{name}-0.pt")
     if patch:
-        patch(model)
+        patched = patch(model)
+        term = term or (patched if callable(patched) else None)
     if own and own is not True:
         own(model)
     if own:
         torch.save({"model": copy.deepcopy(model.state_dict())}, OUT / kind / f"{name}-0.pt")
-    out = model(BATCH[:, :-1], use_cache=False, **({"output_router_logits": True} if balance or term else {}))
+    wants_logits = balance or (term and kind != "dots1")
+    out = model(BATCH[:, :-1], use_cache=False, **({"output_router_logits": True} if wants_logits else {}))
     loss = F.cross_entropy(out.logits.float().flatten(0, 1), BATCH[:, 1:].flatten())
     if balance:
         loss = loss + balance * out.aux_loss
     if term:
-        loss = loss + 0.05 * term(out.router_logits)
+        loss = loss + 0.05 * term(getattr(out, "router_logits", None))
     loss.backward()
     if after:
         after(model)
@@ -361,4 +379,6 @@ make("dots1", "grads-masked-zero", patch=sigmoid_router(masked=0), own=lambda m:
 make("dots1", "grads-biased", patch=sigmoid_router(biased=True), grads=True)
 make("dots1", "grads-shared-divided", patch=scale_shared(1 / 2.5), grads=True)
 make("dots1", "grads-shared-scaled", patch=scale_shared(2.5), grads=True)
+for name, sequences in (("megatron", 1), ("megatron-seq", 4)):
+    make("dots1", f"grads-{name}", patch=lambda m: megatron_balance(m, sequences), grads=True)
 save_biases()
