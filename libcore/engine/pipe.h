@@ -15,10 +15,15 @@ struct pipe {
 	int64_t n;
 	double forward, backward; /* seconds of computation, set by pipe_times() */
 	double waited;		  /* seconds of waiting for other stages */
-	double seconds;		  /* duration of the whole step */
+	double blocked; /* seconds of waiting within forwards and backwards, on a CPU */
+	double seconds; /* duration of the whole step */
 	/* Called after every action of a step; may be NULL. */
 	void (*done)(void *arg, const struct action *a);
 	void *with;
+	/* Called in each micro-batch's forward of this rank's first stage, which it delays; NULL:
+	 * nothing. */
+	void (*delay)(void *arg);
+	void *delay_with;
 };
 
 /* The micro-batches of a rank that go through the pipeline. */
@@ -45,6 +50,9 @@ bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
 /* Collective over the mesh. Runs forwards and backwards, in the order of the schedule.
  * Micro-batches from in->n on are empty. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);
+/* Replaces the schedule, which must need no more activations than the schedule of pipe_open(). No
+ * step may be in progress. */
+void pipe_use_schedule(struct pipe *x, const struct schedule *s);
 /* Reads the device's timers; call it when the device has finished the step. */
 void pipe_times(struct pipe *x);
 /* Loads the micro-batches in the order of pipe_step(), without computation. */
