@@ -351,10 +351,10 @@ static int check_ep(const struct train_opts *o, struct err *e)
 }
 
 /* Checks --deal speed: several units can have different numbers of micro-batches. */
-static int check_deal(const struct train_opts *o, const struct model *m, struct err *e)
+static int check_deal(const struct train_opts *o, struct err *e)
 {
 	const struct microbatches mb = layout_assign_micro_batches(o);
-	bool replicas = mb.unit_ranks > 1 || mb.round_robin;
+	bool replicas = mb.round_robin && o->zero >= 2;
 	const struct mistake mistakes[] = {
 		{o->data_per_rank,
 			"--deal speed and --data-per-rank are mutually exclusive: ranks with data "
@@ -375,9 +375,10 @@ static int check_deal(const struct train_opts *o, const struct model *m, struct 
 		{mb.ranks == 1,
 			"--deal speed needs several data-parallel ranks; give --dp, "
 			"or --deal even"},
-		{replicas && m->c.kv_heads < o->resolved.degree[AXIS_TP],
-			"--deal speed: tp ranks that share a kv-head reduce its gradient over all "
-			"replicas in each micro-batch; give a smaller --tp, or --zero 1"},
+		{replicas && o->resolved.degree[AXIS_TP] > 1,
+			"--deal speed: with --tp and --zero 2 or 3, the gradients of norms are "
+			"reduced over all replicas in each micro-batch, so replicas wait for each "
+			"other; give --tp 1, or --zero 1"},
 		{mb.n_micro % mb.unit_ranks,
 			"--deal speed: the micro-batches of a step must be a multiple of the ranks "
 			"of --fsdp; give another --micro-batch or --batch"},
@@ -397,7 +398,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 			"--dtype float8 leaves the first and the last block in bf16, but the model "
 			"has no other blocks; give --no-float8-skip-ends");
 	if (check_micro_batches(o, e) || check_experts(o, e) || check_ep(o, e) ||
-		check_kv_heads(o->resolved.degree[AXIS_TP], m, e) || check_deal(o, m, e))
+		check_kv_heads(o->resolved.degree[AXIS_TP], m, e) || check_deal(o, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,

@@ -86,7 +86,8 @@ static void open_links(struct pipe *x, struct mesh *mesh)
 }
 
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
-	const struct stage *stages, struct mesh *mesh, struct arena *micro)
+	int64_t max_micro, const struct stage *stages, struct mesh *mesh,
+	struct arena *micro)
 {
 	struct comm *axis = mesh->axis[AXIS_PP];
 	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis};
@@ -97,7 +98,8 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		struct pipe_stage *y = &x->stages[v];
 		y->st = stages[v];
 		y->number = schedule_stage_of(s, axis->rank, v);
-		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
+		struct schedule_peak peak =
+			schedule_max_peak(s, max_micro, axis->rank, y->number);
 		y->n_slots = max64(1, peak.kept);
 		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));

@@ -133,12 +133,11 @@ void trainer_build_pipe(struct trainer *t)
 	const struct microbatches *mb = &t->layout.microbatches;
 	pass_recompute(&t->pass, (enum recompute)o->recompute, o->recompute_every,
 		&t->memory.micro);
-	make_schedule(t, mb->begin ? microbatches_max_turns(mb)
-				   : microbatches_count(mb, t->layout.data_rank));
-	pipe_open(&t->pipe, &t->pass, &t->schedule, t->layout.stages, &t->mesh,
+	int64_t n = microbatches_count(mb, t->layout.data_rank);
+	make_schedule(t, n);
+	pipe_open(&t->pipe, &t->pass, &t->schedule,
+		mb->begin ? microbatches_max_turns(mb) : n, t->layout.stages, &t->mesh,
 		&t->memory.micro);
-	if (mb->begin)
-		trainer_set_turns(t);
 }
 
 void trainer_dismantle(struct trainer *t)
