@@ -126,15 +126,17 @@ static void describe_unit(
 		host.s, (double)x->time[unit] / (double)x->median);
 }
 
-/* Returns the unit whose number of micro-batches changes most, or first of several. */
-static int most_changed(const int64_t *old, const int64_t *new, int units)
+/* Returns the unit whose number of micro-batches changes most; of several, the slowest one. */
+static int most_changed(
+	const struct unit_times *x, const int64_t *old, const int64_t *new)
 {
 	int most = 0;
-	int64_t change = -1;
-	for (int u = 0; u < units; u++) {
-		int64_t x = llabs(new[u + 1] - new[u] - old[u + 1] + old[u]);
-		if (x > change) {
-			change = x;
+	int64_t largest = -1;
+	for (int u = 0; u < x->n; u++) {
+		int64_t change = llabs(new[u + 1] - new[u] - old[u + 1] + old[u]);
+		if (change > largest ||
+			(change == largest && x->time[u] > x->time[most])) {
+			largest = change;
 			most = u;
 		}
 	}
@@ -154,7 +156,7 @@ static void deal_anew(
 	if ((double)microbatches_span(mb, times->time, old) <
 		(1 + MIN_GAIN) * (double)microbatches_span(mb, times->time, new))
 		return;
-	int u = most_changed(old, new, times->n);
+	int u = most_changed(times, old, new);
 	str_puts(&r->dealt, "dealing: ");
 	describe_unit(t, times, u, &r->dealt);
 	str_printf(&r->dealt, ": %lld micro-batches instead of %lld",
