@@ -3,11 +3,23 @@
 
 enum { RANDOM_RANK = -1 };
 
-/* Parses "RANK:MS" or "RANK:MS:PROBABILITY". */
+/* Removes "/micro" from the end of a text. Returns true if it was there. */
+static bool strip_per_micro(char *text)
+{
+	char *slash = strchr(text, '/');
+	bool found = slash && !strcmp(slash, "/micro");
+	if (found)
+		*slash = 0;
+	return found;
+}
+
+/* Parses "RANK:MS", with "/micro" and ":PROBABILITY" if given. */
 static int parse_delay(const char *text, struct fault_delay *d, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
-	const char *ms = rest ? strsep(&rest, ":") : "", *odds = rest ? rest : "1";
+	char none[] = "", *ms = rest ? strsep(&rest, ":") : none;
+	const char *odds = rest ? rest : "1";
+	d->per_micro = strip_per_micro(ms);
 	bool ok = !parse_double(ms, &d->ms) && d->ms >= 0 && d->ms < 1e9 &&
 		  !parse_double(odds, &d->probability) && d->probability >= 0 &&
 		  d->probability <= 1;
@@ -18,8 +30,9 @@ static int parse_delay(const char *text, struct fault_delay *d, struct err *e)
 	free(words);
 	return ok ? 0
 		  : err_set(e, EX_USAGE,
-			    "--inject-delay '%s': expected RANK:MS or RANK:MS:PROBABILITY; RANK "
-			    "may be random, for a random rank in every step",
+			    "--inject-delay '%s': expected RANK:MS or RANK:MS:PROBABILITY, where MS "
+			    "may end with /micro; RANK may be random, for a random rank in "
+			    "every step",
 			    text);
 }
 
@@ -35,7 +48,7 @@ int faults_parse_delays(
 }
 
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
-	int rank, int ranks)
+	int rank, int ranks, bool per_micro)
 {
 	double ms = 0;
 	for (int i = 0; i < n; i++) {
@@ -44,7 +57,8 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
 		double random = philox_uniform64(b.x[0], b.x[1]);
 		int slow = s->rank == RANDOM_RANK ? (int)(random * ranks) : s->rank;
-		if (slow == rank && philox_uniform64(b.x[2], b.x[3]) < s->probability)
+		if (slow == rank && s->per_micro == per_micro &&
+			philox_uniform64(b.x[2], b.x[3]) < s->probability)
 			ms += s->ms;
 	}
 	return ms;
@@ -114,14 +128,29 @@ static void random_window(
 	}
 }
 
-/* Waits as long as --inject-delay specifies for this rank and step; serves other ranks
- * meanwhile. */
-static void inject_delays(const struct faults *f, const struct trainer *t)
+/* Returns the delay that --inject-delay specifies for this rank in the next step. */
+static double delay_ms(const struct faults *f, const struct trainer *t, bool per_micro)
 {
 	int ranks = t->world->size;
-	wait_and_poll(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed,
-		t->step + 1, t->o.resolved.worker * ranks + t->world->rank,
-		ranks * (int)max64(1, t->o.edit.workers)));
+	return faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
+		t->o.resolved.worker * ranks + t->world->rank,
+		ranks * (int)max64(1, t->o.edit.workers), per_micro);
+}
+
+static void delay_micro_batch(void *arg)
+{
+	const struct faults *f = arg;
+	wait_and_poll(f->micro_ms);
+}
+
+/* Waits as long as --inject-delay specifies for this rank and step; serves other ranks meanwhile.
+ * Prepares the delay of each micro-batch. */
+static void inject_delays(struct faults *f, struct trainer *t)
+{
+	wait_and_poll(delay_ms(f, t, false));
+	f->micro_ms = delay_ms(f, t, true);
+	t->pipe.delay = f->micro_ms > 0 ? delay_micro_batch : NULL;
+	t->pipe.delay_with = f;
 }
 
 /* Allocates random windows that replace this rank's of the step; NULL: none are requested. */

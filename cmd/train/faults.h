@@ -4,8 +4,9 @@
 #include "engine/step.h"
 
 struct fault_delay {
-	int rank;	    /* among all ranks; -1: a random rank in every step */
-	double ms;	    /* milliseconds added to a step */
+	int rank;  /* among all ranks; -1: a random rank in every step */
+	double ms; /* milliseconds added to a step, or to each of its micro-batches */
+	bool per_micro;
 	double probability; /* probability of the delay in each step */
 };
 
@@ -20,6 +21,7 @@ struct faults {
 	int n_delays;
 	struct flips flips;
 	struct fault_corruption corruption;
+	double micro_ms; /* delay of each micro-batch of this step */
 };
 
 /* Runs a step with faults: waits before it, or computes it on random windows. Collective. */
@@ -30,7 +32,7 @@ void faults_step(struct faults *f, struct trainer *t, const struct step_votes *v
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
 void faults_close(struct faults *f);
 
-/* Parses texts RANK:MS or RANK:MS:PROBABILITY; *list is allocated even on an error. */
+/* Parses texts RANK:MS[/micro][:PROBABILITY]; *list is allocated even on an error. */
 int faults_parse_delays(
 	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
 /* flips.c: parses --inject-flip. `ranks`: of all workers. */
@@ -40,6 +42,7 @@ void flips_release(struct flips *f);
 void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
 
-/* Returns the milliseconds by which a rank is delayed in a step. */
+/* Returns the milliseconds by which a rank is delayed in a step, or per_micro in each micro-batch of
+ * the step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
-	int rank, int ranks);
+	int rank, int ranks, bool per_micro);

@@ -457,6 +457,7 @@ static int run_step(struct run *r)
 	set_decision(r, &s);
 	bool synchronized = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
+	report_dealing(r, &s);
 	if (s.coarser)
 		report_event(r,
 			"a gradient of step %lld was too large for exact sums: the step was "

@@ -159,6 +159,18 @@ static double max_per_step(struct run *r, int64_t sum)
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
 }
 
+void report_dealing(struct run *r, struct step_result *s)
+{
+	if (s->dealt.len)
+		report_event(r, "%s", s->dealt.s);
+	if (s->slow_rank.len && run_is_first(r))
+		warn("step %lld: %s", (long long)r->t.step, s->slow_rank.s);
+	if (s->slow_rank.len)
+		report_event(r, "%s", s->slow_rank.s);
+	str_free(&s->dealt);
+	str_free(&s->slow_rank);
+}
+
 bool report_is_due(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -200,6 +212,8 @@ static bool has_column(const struct run *r, int column)
 		return r->t.graph.state == GRAPH_NONE; /* a graph is not timed */
 	case COL_BUBBLE:
 		return r->t.schedule.ranks > 1;
+	case COL_SLOWEST:
+		return o->deal == DEAL_SPEED;
 	case COL_MFU:
 	case COL_MFU_CAUSAL:
 		return r->report.peak_flops > 0;
@@ -315,6 +329,8 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	row_set(row, COL_DT_DATA, p->since.data / n);
 	if (!isnan(p->since.bubble))
 		set_column(r, row, COL_BUBBLE, p->since.bubble / n);
+	if (!isnan(s->slowest))
+		set_column(r, row, COL_SLOWEST, s->slowest);
 	fill_rates(r, dt, row);
 	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));

@@ -50,6 +50,8 @@ struct run_report {
 /* Returns the current values of the counters of time and bytes. */
 struct meter report_meter(const struct run *r);
 void report_step(struct run *r, const struct step_result *s, struct meter before);
+/* Reports and frees what --deal speed has changed or found in a step. */
+void report_dealing(struct run *r, struct step_result *s);
 /* Returns a row with only the step and its tokens. */
 struct row report_new_row(const struct run *r);
 /* Returns true if standard output gets short rows, for people. */

@@ -1,4 +1,4 @@
-/* Checks of a step by integers: each rank computes a word for each check, and the words of all ranks
+/* Checks of a step by integers: each rank computes a word for each check, and the words of all
  * add up to 0, modulo GRID_PRIME, if what is checked is right. They are summed in the all-reduce of
  * the loss and the norm, before the update. If a sum is not 0, nothing is updated: the check's alarm
  * looks for the cause, the step is computed again, and the check gives its verdict. */

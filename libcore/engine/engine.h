@@ -6,6 +6,7 @@
  *   backend.h    the device of a run, and the algorithms of its GEMMs
  *   pipe.h       executes the schedule of a pipeline
  *   step.h       one optimizer step, and evaluation
+ *   deal.h       micro-batches by the speed of ranks
  *   state.h      checkpoints of a trainer
  *   inference.h  a model without gradients
  *
@@ -77,6 +78,19 @@ struct saved_numbers {
 		struct trainer *t, const struct ckpt *c, bool from_anchor, struct err *e);
 };
 
+/* The state of --deal speed (deal.h). */
+enum { DEAL_EVERY = 10 }; /* steps between two exchanges of times */
+struct trainer_deal {
+	/* [units + 1], as microbatches.begin: the table of the samples fetched last, and the table of
+	 * the next samples to fetch. NULL: --deal even. */
+	int64_t *fetched, *wanted;
+	double seconds
+		[DEAL_EVERY]; /* of this rank per micro-batch, in each measured step */
+	int n;		      /* measured steps since the last exchange */
+	double slowest; /* time of the slowest unit over the median; NAN: not known */
+	int warned;	/* the rank that the last warning named, or -1 */
+};
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -99,6 +113,7 @@ struct trainer {
 	struct pass pass;
 	struct schedule schedule;
 	struct pipe pipe;
+	struct trainer_deal deal;
 	struct trainer_data {
 		struct dataset *set;
 		struct loader *loader;
@@ -190,6 +205,8 @@ void trainer_build_state(struct trainer *t);
 /* Builds the schedule and the pipeline with its activations in t->memory.micro, which only measures
  * in a plan. Call it after trainer_build_state(). */
 void trainer_build_pipe(struct trainer *t);
+/* Makes the schedule of this rank's current number of micro-batches. */
+void trainer_set_turns(struct trainer *t);
 /* Frees what trainer_build_state() and trainer_build_pipe() have built. */
 void trainer_dismantle(struct trainer *t);
 /* Returns the offset in `micro` at which the gradients may begin, after the calls above. A

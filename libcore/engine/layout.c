@@ -350,6 +350,46 @@ static int check_ep(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* Checks --deal speed: several units can have different numbers of micro-batches. */
+static int check_deal(const struct train_opts *o, struct err *e)
+{
+	const struct microbatches mb = layout_assign_micro_batches(o);
+	bool replicas = mb.round_robin && o->zero >= 2;
+	const struct mistake mistakes[] = {
+		{o->data_per_rank,
+			"--deal speed and --data-per-rank are mutually exclusive: ranks with data "
+			"of their own cannot compute each other's micro-batches"},
+		{o->graph,
+			"--deal speed and --cuda-graph are mutually exclusive: the micro-batches "
+			"of a graph are not timed"},
+		{o->ep > 1,
+			"--deal speed and --ep are mutually exclusive: the ranks of --ep "
+			"compute each other's experts, so none may have fewer turns"},
+		{mb.round_robin && o->zero < 2,
+			"--deal speed: --offload grads reduces every micro-batch over all ranks, "
+			"which wait for each other; give another --offload"},
+		{replicas && o->resolved.degree[AXIS_DP] == 1,
+			"--deal speed: the ranks of --fsdp gather parameters together, so they "
+			"wait for each other in each micro-batch; give --dp for several replicas, "
+			"or --zero 1"},
+		{mb.ranks == 1,
+			"--deal speed needs several data-parallel ranks; give --dp, "
+			"or --deal even"},
+		{replicas && o->resolved.degree[AXIS_TP] > 1,
+			"--deal speed: with --tp and --zero 2 or 3, the gradients of norms are "
+			"reduced over all replicas in each micro-batch, so replicas wait for each "
+			"other; give --tp 1, or --zero 1"},
+		{mb.n_micro % mb.unit_ranks,
+			"--deal speed: the micro-batches of a step must be a multiple of the ranks "
+			"of --fsdp; give another --micro-batch or --batch"},
+		{mb.n_micro == mb.ranks,
+			"--deal speed: a step has one micro-batch per data-parallel rank, so none "
+			"can be given to another rank; give a smaller --micro-batch"},
+	};
+	return o->deal == DEAL_SPEED ? options_reject(mistakes, ARRAY_LEN(mistakes), e)
+				     : 0;
+}
+
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e)
 {
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
@@ -358,7 +398,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 			"--dtype float8 leaves the first and the last block in bf16, but the model "
 			"has no other blocks; give --no-float8-skip-ends");
 	if (check_micro_batches(o, e) || check_experts(o, e) || check_ep(o, e) ||
-		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
+		check_kv_heads(o->resolved.degree[AXIS_TP], m, e) || check_deal(o, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,
@@ -458,12 +498,19 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 			.local = n,
 			.ep = (int)max64(1, o->ep)}};
 	l->part.place = mesh_data_index(mesh->degree, mesh->coord) % l->part.ep;
+	if (o->deal == DEAL_SPEED) {
+		struct microbatches *mb = &l->microbatches;
+		l->begin = xcalloc((size_t)microbatches_units(mb) + 1, sizeof(*l->begin));
+		microbatches_deal_evenly(mb, l->begin);
+		mb->begin = l->begin;
+	}
 	assign_stages(l, o, mesh, m);
 	tensors_place(m->tensors, m->n_tensors, &l->part);
 }
 
 void layout_free(struct rank_layout *l)
 {
+	free(l->begin);
 	free(l->stages);
 	free((void *)l->part.used);
 }

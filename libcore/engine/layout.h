@@ -25,7 +25,8 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e);
 int64_t layout_worker_batch(const struct train_opts *o);
 /* Returns the number of micro-batches of a worker in a step. */
 int64_t layout_micro_batches(const struct train_opts *o);
-/* Returns the assignment of a worker's micro-batches to data-parallel ranks. */
+/* Returns the assignment of a worker's micro-batches to data-parallel ranks, without the table of
+ * --deal speed. */
 struct microbatches layout_assign_micro_batches(const struct train_opts *o);
 int layout_data_ranks(const struct train_opts *o);
 /* Returns the data-parallel rank of a rank of the world. */
@@ -35,6 +36,7 @@ int layout_data_rank(const int degree[N_AXES], int rank);
 
 struct rank_layout {
 	struct microbatches microbatches; /* their assignment to data-parallel ranks */
+	int64_t *begin;			  /* microbatches.begin, allocated, or NULL */
 	int data_rank;			  /* the data-parallel rank of this rank */
 	struct tensor_part part;	  /* the rank's part of each tensor */
 	struct stage *stages;		  /* pipeline stages of this rank */

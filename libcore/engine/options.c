@@ -324,11 +324,15 @@ static const struct opt options[] = {
 		"Minimum size of the buckets in which gradients are reduced during the backward "
 		"pass. The buckets of a small model may take more memory than its gradients; "
 		"smaller buckets need less."},
-	{OPT_LIST, 0, "inject-delay", "RANK:MS[:PROB]", NULL, T(inject_delay), 0,
+	{WORDS("deal", "even", T(deal), OPT_REPLAY, DEAL_WORDS), .help =
+		"Select how the micro-batches of a step are divided among data-parallel ranks. "
+		"even: evenly. speed: by the measured speed of the ranks, so that a slow rank gets "
+		"fewer; the bits stay the same. See pt-referee(7)."},
+	{OPT_LIST, 0, "inject-delay", "RANK:MS[/micro][:PROB]", NULL, T(inject_delay), 0,
 		.was = "straggle", .help =
 		"Delay a rank by MS milliseconds in every step, or with probability PROB, to "
-		"measure what a straggler costs. RANK may be random: a different rank in every "
-		"step. May be repeated."},
+		"measure what a straggler costs. With /micro, MS is the delay per micro-batch. "
+		"RANK may be random: a different rank in every step. May be repeated."},
 	{OPT_STR, 0, "corrupt-batch", "WORKER:FIRST:LAST", NULL, T(corrupt_batch), OPT_ARITH,
 		.was = "garble", .help =
 		"Replace the tokens of a worker by random tokens in steps FIRST to LAST, to "

@@ -38,6 +38,8 @@ enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
 #define RESIDUAL_DTYPE_WORDS "fp32", "bf16"
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 #define PP_SPLIT_WORDS "auto", "even"
+enum deal { DEAL_EVEN, DEAL_SPEED };
+#define DEAL_WORDS "even", "speed"
 
 /* AUTO: 16 bits where the matmuls of the run round to 16 bits anyway. */
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
@@ -113,7 +115,7 @@ struct train_opts {
 	double expert_room;   /* see pass_config.expert_room */
 	int64_t axis[N_AXES]; /* degrees; -1: the rest */
 	int64_t zero, pp_stages, memory, threads, bucket_bytes;
-	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, recompute, offload;
+	int fsdp_kind, reshard, cp_comm, pp_schedule, pp_split, deal, recompute, offload;
 	int64_t recompute_every;
 	const char *offload_to;
 	bool sp, async_tp;

@@ -16,6 +16,8 @@
  * complete, since their slot may be used again before they are needed. */
 #include "engine/pipe.h"
 
+#include <math.h>
+
 #include "base/trace.h"
 
 /* Activations go downstream, to the next stage; gradients go upstream. */
@@ -84,7 +86,8 @@ static void open_links(struct pipe *x, struct mesh *mesh)
 }
 
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
-	const struct stage *stages, struct mesh *mesh, struct arena *micro)
+	int64_t max_micro, const struct stage *stages, struct mesh *mesh,
+	struct arena *micro)
 {
 	struct comm *axis = mesh->axis[AXIS_PP];
 	*x = (struct pipe){.pass = p, .schedule = s, .axis = axis};
@@ -95,7 +98,8 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		struct pipe_stage *y = &x->stages[v];
 		y->st = stages[v];
 		y->number = schedule_stage_of(s, axis->rank, v);
-		struct schedule_peak peak = schedule_peak(s, axis->rank, y->number);
+		struct schedule_peak peak =
+			schedule_max_peak(s, max_micro, axis->rank, y->number);
 		y->n_slots = max64(1, peak.kept);
 		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));
@@ -110,6 +114,16 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		for (int64_t i = 0; i < y->n_grads; i++)
 			y->grads[i] = grads_alloc(p, &y->st, micro);
 	}
+}
+
+void pipe_use_schedule(struct pipe *x, const struct schedule *s)
+{
+	for (int v = 0; v < s->per_rank; v++) {
+		const struct pipe_stage *y = &x->stages[v];
+		struct schedule_peak peak = schedule_peak(s, x->axis->rank, y->number);
+		BUG_ON(peak.kept > y->n_slots || peak.waiting > y->n_grads);
+	}
+	x->schedule = s;
 }
 
 void pipe_close(struct pipe *x)
@@ -296,6 +310,8 @@ static void run_forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 	}
 	trace_begin("forward, micro-batch", micro);
 	device_timer_start(p->d, TIMER_FORWARD);
+	if (x->delay && p->micro.train && y == x->stages)
+		x->delay(x->delay_with);
 	model_forward(p, &y->st, &o->acts);
 	device_timer_start(p->d, TIMER_OTHER);
 	trace_end();
@@ -385,7 +401,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 {
 	const struct schedule *s = x->schedule;
 	const struct action *actions = s->rank[x->axis->rank];
-	double start = clock_seconds();
+	double start = clock_seconds(), waited = comm_waited();
 	BUG_ON(in->n > s->n_micro);
 	x->pass->micro.train = true;
 	device_timer_read(x->pass->d, NULL); /* drops the times of an evaluation */
@@ -408,6 +424,7 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	}
 	end_transfers(x);
 	x->seconds = clock_seconds() - start;
+	x->blocked = fmax(0, comm_waited() - waited - x->waited);
 }
 
 void pipe_times(struct pipe *x)

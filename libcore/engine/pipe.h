@@ -15,10 +15,15 @@ struct pipe {
 	int64_t n;
 	double forward, backward; /* seconds of computation, set by pipe_times() */
 	double waited;		  /* seconds of waiting for other stages */
-	double seconds;		  /* duration of the whole step */
+	double blocked; /* seconds of waiting within forwards and backwards, on a CPU */
+	double seconds; /* duration of the whole step */
 	/* Called after every action of a step; may be NULL. */
 	void (*done)(void *arg, const struct action *a);
 	void *with;
+	/* Called in each micro-batch's forward of this rank's first stage, which it delays; NULL:
+	 * nothing. */
+	void (*delay)(void *arg);
+	void *delay_with;
 };
 
 /* The micro-batches of a rank that go through the pipeline. */
@@ -34,9 +39,11 @@ struct pipe_input {
 };
 
 /* Collective. `stages`: this rank's stages, s->per_rank of them. Allocates the activations of all
- * micro-batches that are in flight at a time from `micro`. */
+ * micro-batches that are in flight at a time from `micro`, for schedules of up to max_micro
+ * micro-batches. */
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
-	const struct stage *stages, struct mesh *mesh, struct arena *micro);
+	int64_t max_micro, const struct stage *stages, struct mesh *mesh,
+	struct arena *micro);
 /* Frees a pipe. All transfers must be complete. */
 void pipe_close(struct pipe *x);
 /* Sets live[n_units] to the bytes of `micro` (`all` in all) in use while each unit's backward
@@ -45,6 +52,9 @@ bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
 /* Collective over the mesh. Runs forwards and backwards, in the order of the schedule.
  * Micro-batches from in->n on are empty. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);
+/* Replaces the schedule by another of the same kind with at most max_micro micro-batches. No step may
+ * be in progress. */
+void pipe_use_schedule(struct pipe *x, const struct schedule *s);
 /* Reads the device's timers; call it when the device has finished the step. */
 void pipe_times(struct pipe *x);
 /* Loads the micro-batches in the order of pipe_step(), without computation. */

@@ -6,6 +6,7 @@
 
 #include "base/trace.h"
 #include "engine/checks.h"
+#include "engine/deal.h"
 #include "engine/state.h"
 
 /* Returns the number of this worker's first sample in a step. */
@@ -16,8 +17,9 @@ static int64_t worker_sample(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	scoped_ptr struct sample_run *runs = layout_rank_samples(&t->o,
-		&t->layout.microbatches, t->world->size, first_sample + worker_sample(t));
+	const struct microbatches mb = deal_fetch(t);
+	scoped_ptr struct sample_run *runs = layout_rank_samples(
+		&t->o, &mb, t->world->size, first_sample + worker_sample(t));
 	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 }
 
@@ -605,8 +607,9 @@ static void skip_empty_batch(struct work *w)
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
-	*r = (struct step_result){
-		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
+	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1),
+		.loss_scale = t->loss_scale,
+		.slowest = (double)NAN};
 	struct work w = {.t = t,
 		.input = step_input(t, windows),
 		.votes = votes,
@@ -630,6 +633,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		return;
 	if (!r->skipped && !updates_ahead(&w))
 		step_update(t);
+	deal_end_step(t, r);
 	adjust_scale(t, r->skipped);
 	t->step++;
 	t->samples += t->o.batch;
@@ -671,6 +675,7 @@ void step_load(struct trainer *t, struct step_data *d)
 	double begin = clock_seconds();
 	trace_begin("data", -1);
 	d->fetch = t->data.next ? t->data.next : fetch_step(t, t->samples);
+	deal_begin_step(t);
 	d->windows = loader_wait(t->data.loader, d->fetch);
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;

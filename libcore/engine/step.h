@@ -26,6 +26,9 @@ struct step_result {
 	int64_t experts_idle;
 	double dropped; /* fraction of the slots beyond the capacity of an expert */
 	double forward, backward, data; /* seconds */
+	double slowest; /* --deal speed: time per micro-batch of the slowest unit over the median */
+	struct str dealt,
+		slow_rank; /* --deal speed: a change of counts, a warning; for str_free() */
 	double bubble; /* fraction of the slowest rank's time in which pipeline ranks were idle */
 	int64_t vote[STEP_VOTES]; /* sums over the ranks */
 	int grid;	 /* exponent of the grid of gradients, see kernels/grid.h */

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "engine/backend.h"
+#include "engine/deal.h"
 #include "engine/step.h"
 
 void start_times_add(struct start_times *s, enum start_phase phase)
@@ -109,17 +110,33 @@ void trainer_build_state(struct trainer *t)
 	t->end = arena_alloc(&t->memory.run, sizeof(*t->end));
 }
 
+/* Makes the schedule of n micro-batches. */
+static void make_schedule(struct trainer *t, int64_t n)
+{
+	struct err e = {0};
+	if (schedule_init(&t->schedule, (enum schedule_kind)t->o.pp_schedule,
+		    t->mesh.degree[AXIS_PP], t->layout.n_stages, n, &e))
+		die_err(&e);
+}
+
+void trainer_set_turns(struct trainer *t)
+{
+	schedule_release(&t->schedule);
+	make_schedule(
+		t, microbatches_count(&t->layout.microbatches, t->layout.data_rank));
+	pipe_use_schedule(&t->pipe, &t->schedule);
+}
+
 void trainer_build_pipe(struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
-	struct err e = {0};
+	const struct microbatches *mb = &t->layout.microbatches;
 	pass_recompute(&t->pass, (enum recompute)o->recompute, o->recompute_every,
 		&t->memory.micro);
-	if (schedule_init(&t->schedule, (enum schedule_kind)o->pp_schedule,
-		    t->mesh.degree[AXIS_PP], t->layout.n_stages,
-		    microbatches_count(&t->layout.microbatches, t->layout.data_rank), &e))
-		die_err(&e);
-	pipe_open(&t->pipe, &t->pass, &t->schedule, t->layout.stages, &t->mesh,
+	int64_t n = microbatches_count(mb, t->layout.data_rank);
+	make_schedule(t, n);
+	pipe_open(&t->pipe, &t->pass, &t->schedule,
+		mb->begin ? microbatches_max_turns(mb) : n, t->layout.stages, &t->mesh,
 		&t->memory.micro);
 }
 
@@ -141,7 +158,8 @@ int64_t trainer_gradients_at(const struct trainer *t)
 	int64_t all = (int64_t)t->memory.micro.peak_bytes, offset = all;
 	scoped_ptr int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
 	/* (workers exchange pseudo-gradients while they compute) */
-	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
+	if (!o->edit.workers && !o->tile && !t->layout.begin &&
+		!offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
 		offset = round_up(
 			store_gradients_offset(t->store, live, all), GRADIENTS_ALIGN);
@@ -196,6 +214,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 	trainer_build_state(t);
 	BUG_ON(t->memory.shared && store_gradients_bytes(t->store) > sizes->gradients);
 	trainer_build_pipe(t);
+	deal_open(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* else state_load() sets all parameters */
 		init_parts(t->store, (uint64_t)t->o.seed);
@@ -297,6 +316,7 @@ void trainer_close(struct trainer *t)
 	str_free(&t->changes);
 	str_free(&t->origin);
 	loader_close(t->data.loader);
+	deal_close(&t->deal);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);

@@ -38,8 +38,9 @@ struct sum_group {
 
 /* Where a rank writes and adds the leaves of a bucket, for grads.c. */
 struct bucket_leaves {
-	float *memory; /* [n]: where leaves are written */
-	int64_t *sum;  /* [n]: this rank's sum, if it may have several leaves in a turn */
+	float *memory;	  /* [n]: where leaves are written */
+	bool adds;	  /* leaves are added to `sum`: a turn may have several leaves */
+	int64_t *sum;	  /* [n]: this rank's sum, if `adds` */
 	int64_t per_turn; /* leaves per element that this rank writes in a full turn */
 	int64_t last; /* leaves per element that it writes in a turn of the last round */
 	int64_t pos; /* offset in the store's buffer for leaves (contiguous, several leaves) */
@@ -142,6 +143,8 @@ void bucket_sums_make_groups(struct store *s);
 /* Sets up the sums of a bucket. `part`: the ranks that share the bucket. */
 void bucket_sums_init(struct store *s, struct bucket *b, struct mesh_part part);
 void bucket_sums_release(struct bucket *b);
+/* Sets the turns of a step, and this rank's leaves per turn, from s->c.microbatches. */
+void bucket_sums_set_turns(struct store *s, struct bucket *b);
 /* Returns the number of leaves per element that a rank writes in a turn. */
 int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);

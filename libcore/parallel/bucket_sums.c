@@ -48,9 +48,12 @@ static bool is_hybrid(const struct store *s, const struct sharding *x)
 	       !x->host_run;
 }
 
-/* Returns the ranks per host if gradients are summed by host, else 0 (one sum, or HSDP). */
+/* Returns the ranks per host if gradients are summed by host, else 0 (one sum, or HSDP). By host,
+ * all ranks meet in each turn, so replicas with different numbers of turns sum as in HSDP. */
 static int choose_host_run(const struct store *s, const struct sharding *x)
 {
+	if (s->c.microbatches.begin && s->c.microbatches.round_robin)
+		return 0;
 	int run = mesh_ranks_per_host(s->c.mesh, sharding_ranks(x)), n = x->n;
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
@@ -149,31 +152,49 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 	x->last = &x->across;
 }
 
+static int own_data_rank(const struct store *s)
+{
+	return microbatches_rank(s->c.mesh->degree, s->c.mesh->coord);
+}
+
 static int64_t count_rounds(const struct store *s)
 {
 	const struct microbatches *m = &s->c.microbatches;
-	return m->round_robin ? ceil_div(m->n_micro, m->ranks) : 1;
+	return m->round_robin ? microbatches_count(m, own_data_rank(s)) : 1;
+}
+
+void bucket_sums_set_turns(struct store *s, struct bucket *b)
+{
+	const struct microbatches *m = &s->c.microbatches;
+	int64_t rounds = count_rounds(s);
+	b->turns.n = rounds * (b->by_use ? 2 : 1);
+	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, own_data_rank(s));
+	b->leaves.per_turn = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, 0);
+	b->leaves.last = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, rounds - 1);
+}
+
+/* Returns true if each rank adds its leaves, even if it has only one in this step. */
+static bool always_adds(const struct store *s)
+{
+	return s->c.microbatches.begin && !s->c.microbatches.round_robin;
 }
 
 /* Sets the turns of a step, and what each rank contributes in a full and in the last round. */
 static void make_turns(struct store *s, struct bucket *b)
 {
-	const struct microbatches *m = &s->c.microbatches;
-	int64_t rounds = count_rounds(s);
-	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->coord);
-	b->turns.n = rounds * (b->by_use ? 2 : 1);
-	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
-	b->leaves.per_turn = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, 0);
-	b->leaves.last = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, rounds - 1);
+	const struct sum_group *g = b->sums.first;
+	bucket_sums_set_turns(s, b);
+	b->leaves.adds = b->leaves.per_turn > 1 || always_adds(s);
 	for (int k = 0; k < 2; k++) {
-		const struct sum_group *g = b->sums.first;
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
 		for (int r = 0; r < g->c->size; r++) {
 			int64_t full = bucket_leaves_per_turn(s, b, g->ranks[r], 0);
-			int64_t n =
-				k ? bucket_leaves_per_turn(s, b, g->ranks[r], rounds - 1)
-				  : full;
-			form[r] = !n ? SUM_NONE : full > 1 ? SUM_INT64 : SUM_LEAF;
+			int64_t n = k ? bucket_leaves_per_turn(
+						s, b, g->ranks[r], count_rounds(s) - 1)
+				      : full;
+			form[r] = !n			       ? SUM_NONE
+				  : full > 1 || always_adds(s) ? SUM_INT64
+							       : SUM_LEAF;
 		}
 		b->sums.form[k] = form;
 	}
@@ -191,7 +212,7 @@ static void make_plans(struct store *s, struct bucket *b)
 						      : SCHEME_ONE,
 		.turns = b->turns.n,
 		.one_leaf = !b->levels,
-		.several_leaves = b->leaves.per_turn > 1,
+		.several_leaves = b->leaves.adds,
 		.one_rank = all->c->size == 1,
 		.sole_owner = all->sharers[all->wants[all->c->rank]] == 1,
 		.one_shard = b->sharding->n == 1,

@@ -89,7 +89,7 @@ static uint64_t *own_word(const struct store *s, const struct bucket *b, int wha
 
 void check_contribution(struct store *s, struct bucket *b)
 {
-	bool sums = b->leaves.per_turn > 1;
+	bool sums = b->leaves.adds;
 	int rank = b->sums.first->c->rank;
 	if (!checks_sums(s, b) || b->sums.form[b->turns.last_round][rank] == SUM_NONE)
 		return;

@@ -311,7 +311,7 @@ static int64_t leaves_offset(const struct store *s, const struct bucket *b)
 	int64_t offset = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
-			(x->leaves.per_turn > 1 || has_empty_turns(s)))
+			(x->leaves.adds || has_empty_turns(s)))
 			offset = max64(offset, x->leaves.pos + x->n);
 	return offset;
 }
@@ -324,8 +324,7 @@ static void assign_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		assign_queue(s, b->sums.first);
 		assign_queue(s, b->sums.last);
-		if (!has_contiguous_micros(s) ||
-			(b->leaves.per_turn <= 1 && !has_empty_turns(s)))
+		if (!has_contiguous_micros(s) || (!b->leaves.adds && !has_empty_turns(s)))
 			continue;
 		b->leaves.pos = leaves_offset(s, b);
 		o->n_leaves = max64(o->n_leaves, b->leaves.pos + b->n);
@@ -412,7 +411,7 @@ static float *leaf_address(
 {
 	bool in_common_buffer =
 		has_contiguous_micros(s) &&
-		(b->leaves.per_turn > 1 ||
+		(b->leaves.adds ||
 			(has_empty_turns(s) && e->n_leaves == b->leaves.per_turn));
 	return (in_common_buffer ? s->impl->leaves + b->leaves.pos : b->leaves.memory) +
 	       e->pos;
@@ -435,7 +434,7 @@ static void zero_gap(
 	int64_t n = e->rows * e->cols;
 	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].pos : b->n;
 	int64_t gap = end - e->pos - n;
-	if (gap && b->leaves.per_turn <= 1)
+	if (gap && !b->leaves.adds)
 		d->k->zero(d, mat(leaf + n, 1, gap));
 }
 
@@ -466,9 +465,8 @@ static void add_to_sum(
 static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
 	BUG_ON(++e->n_leaves > b->leaves.per_turn || e->n_expert_leaves);
-	flip_leaf(s, e,
-		b->leaves.per_turn > 1 ? x : mat(leaf_address(s, b, e), x.rows, x.cols));
-	if (b->leaves.per_turn > 1)
+	flip_leaf(s, e, b->leaves.adds ? x : mat(leaf_address(s, b, e), x.rows, x.cols));
+	if (b->leaves.adds)
 		add_to_sum(s, b, e->pos, x, e->n_leaves > 1);
 }
 
@@ -484,7 +482,7 @@ void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct m
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct mat leaf = store_leaf(s, t, slice);
-	if (b->leaves.per_turn <= 1)
+	if (!b->leaves.adds)
 		d->k->round(d, leaf, x, DT_F32, 1);
 	record_leaf(s, b, entry_of(s, t, slice), x);
 }
@@ -512,10 +510,9 @@ static void record_block(
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
 	int64_t n = ++e->n_expert_leaves[expert];
-	flip_leaf(
-		s, e, b->leaves.per_turn > 1 ? x : store_leaf_block(s, t, slice, expert));
+	flip_leaf(s, e, b->leaves.adds ? x : store_leaf_block(s, t, slice, expert));
 	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
-	if (b->leaves.per_turn > 1)
+	if (b->leaves.adds)
 		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);
 }
 
@@ -529,7 +526,7 @@ void store_add_leaf_block(
 {
 	struct device *d = s->c.device;
 	struct mat rows = store_leaf_block(s, t, slice, expert);
-	if (bucket_of(s, t, slice)->leaves.per_turn <= 1)
+	if (!bucket_of(s, t, slice)->leaves.adds)
 		d->k->round(d, rows, x, DT_F32, 1);
 	record_block(s, t, slice, expert, x);
 }
@@ -549,7 +546,7 @@ static void zero_idle_experts(struct store *s, const struct bucket *b, struct en
 	const struct tensor *t = e->t;
 	int64_t block = t->expert_rows * e->cols, n = e->rows / t->expert_rows;
 	const int64_t *n_leaves = e->n_expert_leaves + t->held_first / t->expert_rows;
-	bool sums = b->leaves.per_turn > 1;
+	bool sums = b->leaves.adds;
 	float *to = sums ? (float *)(void *)(b->leaves.sum + e->pos)
 			 : b->leaves.memory + e->pos;
 	int64_t width = sums ? SUM_INT64 : SUM_LEAF;
@@ -569,6 +566,12 @@ void grads_zero_idle_experts(struct store *s, struct bucket *b)
 	for (int i = 0; i < b->n_entries; i++)
 		if (b->entry[i].t->experts && b->entry[i].n_leaves)
 			zero_idle_experts(s, b, &b->entry[i]);
+}
+
+void store_set_turns(struct store *s)
+{
+	for (int i = 0; i < s->impl->n_trained; i++)
+		bucket_sums_set_turns(s, &s->impl->bucket[i]);
 }
 
 void store_discard_leaves(struct store *s)

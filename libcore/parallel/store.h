@@ -235,6 +235,8 @@ void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x);
 /* Sets the exponent of the step's grid (kernels/grid.h) and resets its counters. */
 void store_set_grid(struct store *s, int exponent);
+/* Adapts to new contents of c.microbatches.begin, between two steps. Equal on all ranks. */
+void store_set_turns(struct store *s);
 /* Returns this rank's checksum of a step's sums: the words of all ranks add up to 0, modulo
  * GRID_PRIME, unless a sum went wrong. */
 uint64_t store_check_word(struct store *s);

@@ -89,9 +89,11 @@ static void count_state(struct trainer *t, struct plan *p)
 				  : t->o.offload
 					  ? offload_staging_bytes(p->store.offloaded)
 					  : 0;
-	p->data_bytes =
-		2 * microbatches_own(&t->layout.microbatches, t->layout.data_rank) *
-		t->o.micro_batch * (t->model.c.context + 1) * (int64_t)sizeof(int32_t);
+	const struct microbatches *mb = &t->layout.microbatches;
+	int64_t n_micro = mb->begin ? microbatches_max_turns(mb)
+				    : microbatches_own(mb, t->layout.data_rank);
+	p->data_bytes = 2 * n_micro * t->o.micro_batch * (t->model.c.context + 1) *
+			(int64_t)sizeof(int32_t);
 	p->copy_bytes = state_copy_bytes(t);
 	if (t->o.sample_every && t->world->rank == 0)
 		count_sample(t, p);

@@ -55,6 +55,8 @@ const struct column columns[N_COLUMNS] = {
 		.unit = "s", .help = "part of dt spent waiting for data"},
 	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, .tag = "time/bubble",
 		.help = "fraction of time in which pipeline ranks wait for other stages"},
+	[COL_SLOWEST] = {"slowest", COLUMN_ROUND, .tag = "time/slowest",
+		.help = "with --deal speed: time per micro-batch of the slowest rank over the median"},
 	[COL_SPS] = {"sps", COLUMN_ROUND, .tag = "speed/sps", .unit = "1/s",
 		.help = "sequences per second"},
 	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, .tag = "speed/sps_per_gpu",

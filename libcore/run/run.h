@@ -56,6 +56,7 @@ enum column_id {
 	COL_DT_COMM,
 	COL_DT_DATA,
 	COL_BUBBLE,
+	COL_SLOWEST,
 	COL_SPS,
 	COL_SPS_PER_GPU,
 	COL_TPS,

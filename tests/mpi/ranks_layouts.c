@@ -8,6 +8,9 @@
  * saved on one layout and goes on on another must end as the one that was never stopped.
  * A third of the layouts do it again with data in which few tokens count in the loss, or stretches.
  *
+ * Two of three layouts that can have --deal speed have it (DEAL=yes: all): after each step, units get
+ * micro-batches as if they had random speeds.
+ *
  * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
@@ -39,6 +42,7 @@ enum {
 };
 
 static char *shards[N_COUNTED];
+static int n_dealt; /* steps of this rank after which --deal speed changes the counts */
 static struct str folder;
 
 /* ---- a run ----------------------------------------------------------------------- */
@@ -127,6 +131,20 @@ struct leg {
 	const char *load, *middle, *end;
 };
 
+/* Deals the micro-batches of the step after next as if units had random speeds. */
+static void deal_randomly(struct trainer *t)
+{
+	const struct microbatches *mb = &t->layout.microbatches;
+	if (!t->deal.wanted)
+		return;
+	scoped_ptr int64_t *time = xcalloc((size_t)microbatches_units(mb), sizeof(*time));
+	for (int64_t u = 0; u < microbatches_units(mb); u++)
+		time[u] = 10 + (int64_t)(90 * test_uniform((uint64_t)t->step, u));
+	microbatches_deal(mb, time, t->deal.wanted);
+	n_dealt += memcmp(t->layout.begin, t->deal.fetched,
+			   ((size_t)microbatches_units(mb) + 1) * sizeof(*time)) != 0;
+}
+
 /* Returns whether a step updated the parameters. */
 static bool steps(
 	struct trainer *t, const struct plan *p, const struct leg *leg, struct trace *out)
@@ -137,8 +155,10 @@ static bool steps(
 		int64_t sent = mesh_bytes_sent(&t->mesh) - t->pass.experts.sent;
 		step_run(t, NULL, &r);
 		sent = mesh_bytes_sent(&t->mesh) - t->pass.experts.sent - sent;
+		deal_randomly(t);
 		/* A step that updates nothing sends less, and so may the next. */
-		if (!skipped && !r.skipped && !r.empty && !sent_is_known) {
+		bool even = i == leg->from || !t->deal.wanted;
+		if (!skipped && !r.skipped && !r.empty && !sent_is_known && even) {
 			check_sent(t, p, sent, out);
 			sent_is_known = true;
 		}
@@ -242,6 +262,8 @@ static void add_layout(
 	j->data = data;
 	j->ranks = layout_ranks(&j->o);
 	j->o.check_sums = !test_on_cuda() && (n_jobs % 3 == 0 || getenv("CHECK_SUMS"));
+	if (layout_can_deal(&j->o) && (n_of[kind] % 3 || getenv("DEAL")))
+		j->o.deal = DEAL_SPEED;
 	j->control = control_of(&j->o, data);
 }
 
@@ -579,7 +601,12 @@ static void every_two_techniques_meet(void **state)
 
 static void layouts_of_the_table(void **state)
 {
+	int n = 0;
 	(void)state;
+	for (int i = 0; i < n_jobs; i++)
+		n += jobs[i].o.deal == DEAL_SPEED;
+	if (n > 3) /* not only a few layouts */
+		assert_true(comm_max_i64(world, n_dealt) > 0);
 	assert_int_equal(failed[CONTROL], 0);
 	assert_int_equal(failed[TABLE], 0);
 }

@@ -382,6 +382,14 @@ static int check(const struct train_opts *o, struct err *e)
 	return rc;
 }
 
+bool layout_can_deal(const struct train_opts *o)
+{
+	struct train_opts dealt = *o;
+	struct err e = {0};
+	dealt.deal = DEAL_SPEED;
+	return !check(&dealt, &e);
+}
+
 static const char *device_asked(void)
 {
 	const char *asked = getenv("PT_TEST_DEVICE");

@@ -25,6 +25,8 @@ bool layout_random_other(struct test_layout *other, const struct test_layout *l,
 /* The layout's options, resolved; -1 with *e set: the layout is invalid. */
 int layout_options(const struct test_layout *l, struct train_opts *o, struct err *e);
 int layout_ranks(const struct train_opts *o);
+/* Returns true if a resolved layout can have --deal speed. */
+bool layout_can_deal(const struct train_opts *o);
 /* The options of the same run on one rank, as a text: runs with equal texts have equal bits,
  * whatever their layouts. */
 void layout_arithmetic(const struct train_opts *o, struct str *text);

@@ -26,6 +26,41 @@ static bool can_have(enum schedule_kind kind, int ranks, int per_rank)
 				     (!row->max_stages || per_rank <= row->max_stages));
 }
 
+/* The maximum peak is the largest of all numbers of micro-batches, though only few are tried. */
+static void check_max_peak(enum schedule_kind kind, int ranks, int per_rank, int64_t max)
+{
+	struct schedule first = make(kind, ranks, per_rank, 1);
+	for (int r = 0; r < ranks; r++)
+		for (int v = 0; v < per_rank; v++) {
+			int stage = schedule_stage_of(&first, r, v);
+			struct schedule_peak all = {0}, got = schedule_max_peak(
+								&first, max, r, stage);
+			for (int64_t n = 1; n <= max; n++) {
+				struct schedule s = make(kind, ranks, per_rank, n);
+				struct schedule_peak one = schedule_peak(&s, r, stage);
+				all.kept = max64(all.kept, one.kept);
+				all.waiting = max64(all.waiting, one.waiting);
+				schedule_release(&s);
+			}
+			assert_int_equal(got.kept, all.kept);
+			assert_int_equal(got.waiting, all.waiting);
+		}
+	schedule_release(&first);
+}
+
+TEST(maximum_peaks)
+{
+	for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
+		for (int ranks = 1; ranks <= 4; ranks++)
+			for (int per_rank = 1; per_rank <= 3; per_rank++)
+				for (int64_t max = 1; max <= 6 * ranks * per_rank + 3;
+					max += 5)
+					if (can_have((enum schedule_kind)kind, ranks,
+						    per_rank))
+						check_max_peak((enum schedule_kind)kind,
+							ranks, per_rank, max);
+}
+
 /* The times with the same costs on every stage; no timeline is kept. */
 static struct timeline times(
 	const struct schedule *s, double forward, double x, double w, double transfer)

@@ -306,9 +306,10 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 TEST(stragglers)
 {
 	enum { RANKS = 4, STEPS = 4000 };
-	static const char *const texts[] = {"2:5", "random:7", "0:11:0.25"};
-	static const char *const bad[] = {
-		"", "2", "2:", "-1:5", "4:-1", "1:5:2", "1:5:x", "x:5"};
+	static const char *const texts[] = {
+		"2:5", "random:7", "0:11:0.25", "1:3/micro", "1:9/micro:0"};
+	static const char *const bad[] = {"", "2", "2:", "-1:5", "4:-1", "1:5:2", "1:5:x",
+		"x:5", "1:5/", "1:5/step", "1:/micro", "1:5:1/micro"};
 	struct strs list = {.v = (char **)texts, .n = ARRAY_LEN(texts)};
 	struct fault_delay *s;
 	double ms[RANKS] = {0}, first = 0;
@@ -317,7 +318,9 @@ TEST(stragglers)
 	for (int64_t step = 1; step <= STEPS; step++) {
 		int more = 0;
 		for (int r = 0; r < RANKS; r++) {
-			double x = faults_delay_ms(s, n, 1, step, r, RANKS);
+			double x = faults_delay_ms(s, n, 1, step, r, RANKS, false);
+			double micro = faults_delay_ms(s, n, 1, step, r, RANKS, true);
+			assert_true(micro == (r == 1 ? 3 : 0));
 			double own = r == 2 ? 5 : 0;
 			ms[r] += x;
 			first += r == 0 && x >= 11 ? 1 : 0;
