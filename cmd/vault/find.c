@@ -100,6 +100,7 @@ static void end_set(struct vault_found *v)
 	for (int64_t q = 0; v->parts && q < v->header.ranks; q++) {
 		free(v->parts[q].records);
 		free(v->parts[q].holder);
+		free(v->parts[q].damaged);
 		free(v->parts[q].own);
 	}
 	free(v->parts);
@@ -172,6 +173,7 @@ static void add_copy(struct vault_found *v, const struct vault_file_copy *x)
 		p->records_xxh3 = x->header.records_xxh3;
 		p->records = xcalloc((size_t)n, sizeof(*p->records));
 		p->holder = xmalloc((size_t)n * sizeof(*p->holder));
+		p->damaged = xcalloc((size_t)n, 1);
 		p->own = xcalloc((size_t)n, sizeof(*p->own));
 		for (int64_t i = 0; i < n; i++)
 			p->holder[i] = -1;
@@ -185,7 +187,8 @@ static void add_copy(struct vault_found *v, const struct vault_file_copy *x)
 		check_rows(v, x->file, good);
 	comm_bcast(v->comm, good, n, x->holder);
 	for (int64_t i = 0; i < n; i++) {
-		v->n_damaged += !good[i];
+		v->n_damaged += !good[i] && !p->damaged[i];
+		p->damaged[i] |= !good[i];
 		if (!good[i])
 			continue;
 		if (p->holder[i] < 0)

@@ -18,6 +18,7 @@ struct vault_part {
 	int64_t n;
 	uint64_t records_xxh3;
 	int32_t *holder;  /* [n]: a rank with good rows; -1: none */
+	uint8_t *damaged; /* [n]: a copy is not good */
 	const char **own; /* [n]: good rows in a file of this rank; NULL: none */
 };
 
@@ -32,5 +33,5 @@ struct vault_found {
 	struct vault_header header; /* of one of its files */
 	struct vault_part *parts;   /* [header.ranks] */
 	struct ckpt *ckpt;	    /* without rows */
-	int64_t n_damaged;	    /* records without their hash, in all copies */
+	int64_t n_damaged;	    /* records without their hash in a copy */
 };

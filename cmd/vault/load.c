@@ -178,12 +178,13 @@ int vault_load(void *found, struct store *s, const int *from, struct err *e)
 	struct comm_requests sends = {.c = v->comm};
 	map_names(&x, from, e);
 	int rc = comm_agree(v->comm, e);
-	if (!rc) {
+	if (!rc)
 		store_own_rows(&x);
+	if (!rc && vault_at_place)
+		vault_at_place("restore", v->header.step);
+	if (!rc && size > 1) {
 		exchange_requests(&x);
 		send_rows(&x, &sends);
-		if (vault_at_place)
-			vault_at_place("restore", v->header.step);
 		receive_rows(&x);
 		comm_wait(&sends);
 	}
