@@ -79,16 +79,22 @@ int vault_file_create(struct vault_file *f, const char *path,
 	header.file_bytes = f->file_bytes = vault_file_bytes(l, &header.data_at);
 	memcpy(header.magic, magic, sizeof(magic));
 	header.seal = 0;
+	char page[PAGE] = {0}; /* first, so that vault_remove() knows the file */
+	memcpy(page, &header, sizeof(header));
 	int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return err_errno(e, path);
 	/* (a file system without this much memory fails here, not by a signal later) */
-	errno = posix_fallocate(fd, 0, f->file_bytes);
+	errno = pwrite_all(fd, page, sizeof(page), 0)
+			? errno
+			: posix_fallocate(fd, 0, f->file_bytes);
 	if (!errno)
 		f->map = mmap(NULL, (size_t)f->file_bytes, PROT_READ | PROT_WRITE,
 			MAP_SHARED, fd, 0);
 	if (errno || f->map == MAP_FAILED) {
 		err_errno(e, path);
+		err_prefix(e,
+			"no memory for a file of %lld bytes: ", (long long)f->file_bytes);
 		close(fd);
 		unlink(path);
 		*f = (struct vault_file){0};
@@ -97,7 +103,6 @@ int vault_file_create(struct vault_file *f, const char *path,
 	close(fd);
 	f->path = xstrdup(path);
 	set_pointers(f, l->n_records);
-	memcpy(f->header, &header, sizeof(header));
 	return 0;
 }
 

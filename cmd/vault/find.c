@@ -255,6 +255,8 @@ struct vault_found *vault_find(struct comm *world, const char *directory, uint64
 		if (world->rank == 0)
 			warn("%s; looking for an older state", e.msg);
 	}
+	if (v->n_copies && world->rank == 0)
+		warn("%s: no step has all its rows; looking for a checkpoint", directory);
 	vault_found_free(v);
 	return NULL;
 }
