@@ -40,7 +40,8 @@ bool vault_parse_name(const char *text, struct vault_name *n)
 	n->start = start;
 	n->is_copy = !strcmp(kind, "copy");
 	print_name(&same, n);
-	return !strcmp(same.s, text);
+	return n->rank >= 0 && n->slot >= 0 && n->slot < VAULT_SLOTS &&
+	       !strcmp(same.s, text);
 }
 
 /* ---- layout ------------------------------------------------------------------------------ */

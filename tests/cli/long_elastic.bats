@@ -29,7 +29,7 @@ teardown() {
 
 last_row() { # of the journal; $1 if it has none (mpiexec may drop the last rows of a killed rank)
 	local n
-	n=$(sed -n 's/^step=\([0-9]*\) .* mem=[0-9]*$/\1/p' run/journal.txt 2>/dev/null | tail -n 1)
+	n=$(sed -n 's/^step=\([0-9]*\) .*/\1/p' run/journal.txt 2>/dev/null | tail -n 1)
 	echo "${n:-$1}"
 }
 
