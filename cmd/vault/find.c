@@ -103,6 +103,10 @@ static void end_set(struct vault_found *v)
 		free(v->parts[q].damaged);
 		free(v->parts[q].own);
 	}
+	for (int64_t i = 0; i < v->n_copies; i++) {
+		free(v->copies[i].good);
+		v->copies[i].good = NULL;
+	}
 	free(v->parts);
 	v->parts = NULL;
 	v->n_damaged = 0;
@@ -127,13 +131,11 @@ static int share_state(struct vault_found *v, int64_t first, struct err *e)
 	return e->code ? -1 : 0; /* (equal on all ranks) */
 }
 
-/* Sets good[i] for the records of a file whose rows have their hash, and warns of the others. */
-static void check_rows(struct vault_found *v, const struct vault_file *f, uint8_t *good)
+/* Warns of the records of a file whose rows are not good. */
+static void warn_of_rows(
+	const struct vault_found *v, const struct vault_file *f, const uint8_t *good)
 {
 	int64_t n = f->header->n_records, n_bad = 0;
-#pragma omp parallel for schedule(dynamic)
-	for (int64_t i = 0; i < n; i++)
-		good[i] = vault_has_good_rows(f, i);
 	for (int64_t i = 0; i < n; i++) {
 		const struct vault_record *r = &f->records[i];
 		if (good[i])
@@ -151,40 +153,59 @@ static void check_rows(struct vault_found *v, const struct vault_file *f, uint8_
 			(long long)n);
 }
 
-/* Adds a copy of a part: its records, if it is the first one, and the rows that are good in it.
- * Collective. */
+/* Finds out which rows are good in the files of this rank. */
+static void check_own_files(struct vault_found *v)
+{
+	for (int64_t c = 0; c < v->n_copies; c++) {
+		struct vault_file_copy *x = &v->copies[c];
+		struct err e = {0};
+		if (!x->is_used || !x->file)
+			continue;
+		if (vault_check_records(x->file, v->ckpt, &e)) {
+			warn("%s; it is ignored", e.msg);
+			continue;
+		}
+		x->good = xcalloc((size_t)x->header.n_records, 1);
+#pragma omp parallel for schedule(dynamic)
+		for (int64_t i = 0; i < x->header.n_records; i++)
+			x->good[i] = vault_has_good_rows(x->file, i);
+		warn_of_rows(v, x->file, x->good);
+	}
+}
+
+/* Sets the records of a part, which the holder of a copy sends. Collective. */
+static void share_records(const struct vault_found *v, const struct vault_file_copy *x,
+	struct vault_part *p)
+{
+	size_t n = (size_t)x->header.n_records;
+	p->n = x->header.n_records;
+	p->records_xxh3 = x->header.records_xxh3;
+	p->records = xcalloc(n, sizeof(*p->records));
+	p->holder = xmalloc(n * sizeof(*p->holder));
+	p->damaged = xcalloc(n, 1);
+	p->own = xcalloc(n, sizeof(*p->own));
+	for (size_t i = 0; i < n; i++)
+		p->holder[i] = -1;
+	if (x->file)
+		memcpy(p->records, x->file->records, n * sizeof(*p->records));
+	comm_bcast(v->comm, p->records, p->n * (int64_t)sizeof(*p->records), x->holder);
+}
+
+/* Adds the good rows in a copy of a part. The copies of a part have equal records. Collective. */
 static void add_copy(struct vault_found *v, const struct vault_file_copy *x)
 {
 	struct vault_part *p = &v->parts[x->header.rank];
 	int64_t n = x->header.n_records;
-	struct err e = {0};
-	uint8_t usable = x->file && !vault_check_records(x->file, v->ckpt, &e);
-	if (e.code)
-		warn("%s; it is ignored", e.msg);
+	uint8_t usable = x->good != NULL;
 	comm_bcast(v->comm, &usable, 1, x->holder);
-	usable =
-		usable &&
-		(!p->records || (p->n == n && p->records_xxh3 == x->header.records_xxh3));
-	if (!usable)
+	if (!usable ||
+		(p->records && (p->n != n || p->records_xxh3 != x->header.records_xxh3)))
 		return;
+	if (!p->records)
+		share_records(v, x, p);
 	scoped_ptr uint8_t *good = xcalloc((size_t)n, 1);
-	if (!p->records) {
-		p->n = n;
-		p->records_xxh3 = x->header.records_xxh3;
-		p->records = xcalloc((size_t)n, sizeof(*p->records));
-		p->holder = xmalloc((size_t)n * sizeof(*p->holder));
-		p->damaged = xcalloc((size_t)n, 1);
-		p->own = xcalloc((size_t)n, sizeof(*p->own));
-		for (int64_t i = 0; i < n; i++)
-			p->holder[i] = -1;
-		if (x->file)
-			memcpy(p->records, x->file->records,
-				(size_t)n * sizeof(*p->records));
-		comm_bcast(
-			v->comm, p->records, n * (int64_t)sizeof(*p->records), x->holder);
-	}
-	if (x->file)
-		check_rows(v, x->file, good);
+	if (x->good)
+		memcpy(good, x->good, (size_t)n);
 	comm_bcast(v->comm, good, n, x->holder);
 	for (int64_t i = 0; i < n; i++) {
 		v->n_damaged += !good[i] && !p->damaged[i];
@@ -227,6 +248,7 @@ static int check_set(struct vault_found *v, int64_t first, ckpt_usable *usable, 
 {
 	if (share_state(v, first, e))
 		return -1;
+	check_own_files(v);
 	for (int64_t i = 0; i < v->n_copies; i++)
 		if (v->copies[i].is_used)
 			add_copy(v, &v->copies[i]);

@@ -9,6 +9,7 @@ struct vault_file_copy {
 	int holder;		       /* the rank that has mapped it */
 	const struct vault_file *file; /* on the holder; else NULL */
 	bool tried, is_used;	       /* its set was tried, is being tried */
+	uint8_t *good; /* on the holder: [records] of the set; NULL: not usable */
 };
 
 /* What one rank of the run has written. */

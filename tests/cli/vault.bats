@@ -90,11 +90,14 @@ flip() { # FILE OFFSET
 	killed 1:1:copy 2 --dp 2
 	tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" -o run --resume auto >/dev/null 2>&1
 	same clean run
-	# in the restore nothing is lost
+	# in the restore nothing is lost, nor between it and the next copies
 	killed 1:8:copy 2 --fsdp 2
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:7:restore
+	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:step
+	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:seal
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:send
-	resumes 8 2 --fsdp 2
+	code_of 9 tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 2 -o run --resume auto --inject-kill 0:10:copy
+	resumes 9 2 --fsdp 2
 }
 
 @test "the state of all optimizers, of fp16 and of experts comes back" {
