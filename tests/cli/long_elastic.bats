@@ -69,7 +69,8 @@ kill_outside() {
 # Loses the vault of one host, or damages a byte of one file.
 harm() {
 	harm=none
-	[ "$hosts" -eq 1 ] && [ "$ranks" -gt 1 ] || return 0
+	# only if this start has made two copies: what an earlier one has left may be harmed already
+	[ "$hosts" -eq 1 ] && [ "$ranks" -gt 1 ] && [ -n "$first" ] && [ "$reached" -ge $((first + 2)) ] || return 0
 	local victim=$((RANDOM % ranks)) files file
 	case $((RANDOM % 4)) in
 	0)
