@@ -68,7 +68,7 @@ TESTS = $(addprefix $O/tests/,$(notdir $(TEST_SRC:.c=)))
 TEST_LIB = $O/tests/libtest.a
 FUZZ_SRC = $(wildcard tests/fuzz/fuzz_*.c)
 FUZZERS = $(addprefix $O/tests/,$(notdir $(FUZZ_SRC:.c=)))
-FUZZ_OBJ = $O/tests/fuzz/fuzz.o $O/tests/fuzz/hostile.o
+FUZZ_OBJ = $O/tests/fuzz/fuzz.o $O/tests/fuzz/hostile.o $O/tests/support/vault_file.o
 TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out tests/support/io_faults.c,$(wildcard tests/support/*.c)))
 # Loaded before the C library, it makes calls fail.
 IO_FAULTS = $O/tests/io_faults.so

@@ -286,6 +286,7 @@ static int after_step(struct run *r, const struct step_result *s)
 		save_end(r);
 	if (due.replicas && check_replicas(r))
 		return EX_FAILED; /* without saving this step */
+	run_vault_copy(r, due.last || r->now.stop);
 	save_if_due(r, &due, best);
 	if (due.sample)
 		write_sample(r);
@@ -419,6 +420,7 @@ static int begin_run(struct run *r)
 	report_start(r);
 	if (t->o.eval_first && t->step == 0)
 		evaluate_first(r);
+	run_vault_save_missed(r);
 	return 0;
 }
 
@@ -446,6 +448,7 @@ static int run_step(struct run *r)
 	const struct step_votes votes = {cast_votes, r};
 	struct step_result s;
 	trace_begin_step(r);
+	run_kill_before_step(r);
 	struct meter before = report_meter(r);
 	int rc = 0;
 	if (!local_sgd_begin(r))
@@ -525,6 +528,7 @@ int loop_run(struct run *r)
 	if (r->t.o.eval_only)
 		return evaluate_only(r);
 	int rc = train(r);
+	run_vault_close(r, rc ? VAULT_STAYS : VAULT_ENDS);
 	save_wait_prune(r);
 	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	report_publish_now(r);

@@ -177,33 +177,41 @@ static bool has_model_options(const struct train_opts *o)
 	return false;
 }
 
-/* Reads the options in a checkpoint: all, or for --init-from only the model's. Compares them with
- * the file's tensors, unless the user gives options of the model. */
-static int read_checkpoint_options(
-	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
+/* Takes the options of a checkpoint: all, or only the model's. Compares them with the file's
+ * tensors, unless the user gives options of the model. */
+static int take_options(const struct train_opts *o, const struct ckpt *c, bool all,
+	struct job_base *b, struct err *e)
 {
-	struct ckpt *c = NULL;
 	struct train_opts saved;
-	const bool all = path != o->init_from;
-	ckpt_opener *open = all ? ckpt_open : b->open_model;
-	if (open(&c, path, e))
+	if (state_options(c, &saved, e))
 		return -1;
-	int rc = state_options(c, &saved, e);
-	bool read = !rc;
-	if (!rc && saved.model.layers > c->n_tensors)
+	int rc = 0;
+	if (saved.model.layers > c->n_tensors)
 		rc = err_set(e, EX_DATAERR,
-			"%s: its options have %lld layers, but it has %d tensors", path,
-			(long long)saved.model.layers, c->n_tensors);
+			"%s: its options have %lld layers, but it has %d tensors",
+			c->path, (long long)saved.model.layers, c->n_tensors);
 	if (!rc && !has_model_options(o))
 		rc = state_check_shapes(c, &saved.model, true, e);
 	if (!rc && all)
 		str_add(&b->options, c->config.s, c->config.len);
 	else if (!rc)
 		opts_print(&train_program, &saved, OPT_MODEL, 0, &b->options);
-	if (read)
-		opts_free(&train_program, &saved);
+	opts_free(&train_program, &saved);
 	if (all)
 		b->workers = c->info.workers;
+	return rc;
+}
+
+/* Reads the options in the checkpoint of --resume or --init-from. */
+static int read_checkpoint_options(
+	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
+{
+	struct ckpt *c = NULL;
+	const bool all = path != o->init_from;
+	ckpt_opener *open = all ? ckpt_open : b->open_model;
+	if (open(&c, path, e))
+		return -1;
+	int rc = take_options(o, c, all, b, e);
 	ckpt_close(c);
 	return rc;
 }
@@ -252,10 +260,47 @@ static int find_base(
 	return o->init_from ? read_checkpoint_options(o, o->init_from, b, e) : 0;
 }
 
+/* Returns the step of the newest checkpoint in the run directory; -1: none. */
+static int64_t newest_step(const struct train_opts *o)
+{
+	int64_t *steps;
+	scoped_ptr char *dir = text_printf("%s/checkpoints", o->out);
+	int64_t n = ckpt_list(dir, &steps, &(struct err){0});
+	int64_t newest = n > 0 ? steps[n - 1] : -1;
+	free(steps);
+	return newest;
+}
+
+/* Finds the base like find_base(), but prefers the state in the vault unless a checkpoint is
+ * newer. Sets *uses_vault. */
+static int find_base_or_vault(const struct train_opts *o, struct str *path,
+	struct job_base *b, int64_t *uses_vault, struct err *e)
+{
+	const struct ckpt *c = b->vault ? vault_found_ckpt(b->vault) : NULL;
+	struct err failed = {0};
+	*uses_vault = c != NULL;
+	if (!c)
+		return find_base(o, path, b, e);
+	if (newest_step(o) > c->info.step && !find_base(o, path, b, &failed) &&
+		path->len) {
+		const char *name = strrchr(path->s, '/');
+		*uses_vault = ckpt_parse_step(name + 1) <= c->info.step;
+	}
+	if (!*uses_vault)
+		return 0;
+	/* The name that a checkpoint of this step would have: the run keeps other files near
+	 * it, such as the algorithms of GEMMs. */
+	scoped_ptr char *dir = text_printf("%s/checkpoints", o->out);
+	ckpt_set_path(path, dir, c->info.step);
+	str_clear(&b->options);
+	return take_options(o, c, true, b, e);
+}
+
 int job_find_base(
 	const struct train_opts *o, struct comm *world, struct job_base *b, struct err *e)
 {
 	scoped_str path = {0};
+	int64_t uses_vault = 0;
 	*b = (struct job_base){.open_model = b->open_model};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
 		err_set(e, EX_USAGE, "--resume auto needs --out");
@@ -266,13 +311,21 @@ int job_find_base(
 	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
 	b->lock = lock + 1;
-	if (world->rank == 0 && !e->code)
-		find_base(o, &path, b, e);
+	if (comm_agree(world, e))
+		return -1;
+	run_vault_find(o, world, b);
+	if (world->rank == 0)
+		find_base_or_vault(o, &path, b, &uses_vault, e);
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &path, 0);
 	comm_bcast_str(world, &b->options, 0);
 	comm_bcast(world, &b->workers, sizeof(b->workers), 0);
+	comm_bcast(world, &uses_vault, sizeof(uses_vault), 0);
+	if (!uses_vault) {
+		vault_found_free(b->vault);
+		b->vault = NULL;
+	}
 	b->resume = path.len ? xstrdup(path.s) : NULL;
 	b->start_over = o->resume && !path.len;
 	return 0;
@@ -363,14 +416,15 @@ static int load_base(
 				: "--eval-only needs --resume or --init-from");
 	if (!from)
 		return 0;
-	if (load_checkpoint(r, o, from, e))
+	if (r->base->vault ? run_vault_load(r, e) : load_checkpoint(r, o, from, e))
 		return -1;
 	if (o->init_from) {
 		info("weights from %s", from);
 		return 0;
 	}
 	*resume = r->t.step;
-	info("resuming from %s (step %lld)", from, (long long)r->t.step);
+	if (!r->base->vault)
+		info("resuming from %s (step %lld)", from, (long long)r->t.step);
 	return 0;
 }
 
@@ -425,7 +479,8 @@ static int start_run(
 	int64_t resume = -1;
 	struct start_times s = {.began = r->began, .last = r->began};
 	start_times_add(&s, START_PROGRAM);
-	if (faults_open(&r->faults, o, r->world->size, e))
+	if (faults_open(&r->faults, o, r->world->size, e) ||
+		run_kill_open(o, r->world, e))
 		return -1;
 	backend_count_sharers(o, r->all);
 	if (dataset_open(&r->data, o, r->world, e))
@@ -444,7 +499,10 @@ static int start_run(
 	r->report.peak_flops = peak_flops(o, &r->t.d);
 	if (load_base(r, o, &resume, e) || local_sgd_read_replay(r, e))
 		return -1;
-	if (open_dir(r, o, command, resume, e)) {
+	if (run_vault_open(r, e))
+		return -1;
+	if (open_dir(r, o, command, resume, e) || run_vault_write_number(r, e)) {
+		run_vault_close(r, VAULT_WITHDRAWN);
 		run_dir_undo(r);
 		return -1;
 	}
@@ -454,6 +512,7 @@ static int start_run(
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
 		report_resume(r);
+	run_vault_report_resume(r);
 	local_sgd_start(r);
 	warn_of_full_disk(r);
 	start_times_add(&r->t.start, START_FILES);

@@ -13,6 +13,7 @@
 #include "train/local_sgd.h"
 #include "plan/plan.h"
 #include "run/run.h"
+#include "vault/vault.h"
 
 /* The votes of a worker's ranks in every step. */
 enum vote { VOTE_STOP, VOTE_SAVE, VOTE_WRITTEN, VOTE_MEET };
@@ -177,6 +178,36 @@ void run_dir_clear(const struct run *r, const struct train_opts *o);
 /* Returns true if another worker of the run has never written a checkpoint; a ckpt_has_just_begun(). */
 bool run_dir_has_just_begun(const struct ckpt *c);
 
+/* ---- vault.c: --vault ---------------------------------------------------------------- */
+
+struct run_vault {
+	struct vault *vault;	/* NULL: none */
+	uint64_t run;		/* number of the run */
+	int64_t every;		/* steps between two copies */
+	int64_t step, n_copies; /* step of the last copy or of the start; copies so far */
+	double ended;		/* clock at the end of the last copy */
+};
+
+/* Sets b->vault to the newest state in the vaults of all hosts, for --resume auto. Collective. */
+void run_vault_find(const struct train_opts *o, struct comm *world, struct job_base *b);
+/* Loads the state of the vault that the run resumes from. Collective. */
+int run_vault_load(struct run *r, struct err *e);
+void run_vault_report_resume(struct run *r);
+/* Saves a checkpoint that was due at the step of the vault and is missing. Collective. */
+void run_vault_save_missed(struct run *r);
+/* Opens the vault of the run for writing. Fails if its memory is too small. Collective. */
+int run_vault_open(struct run *r, struct err *e);
+/* Writes the number of the run to its directory, from which --resume auto reads it, and removes
+ * the files of an overwritten run. Collective. */
+int run_vault_write_number(struct run *r, struct err *e);
+/* Copies the state if a copy is due, or `now`. Collective. */
+void run_vault_copy(struct run *r, bool now);
+/* Closes the vault. Collective. */
+void run_vault_close(struct run *r, enum vault_end end);
+/* Parses --inject-kill. */
+int run_kill_open(const struct train_opts *o, const struct comm *world, struct err *e);
+void run_kill_before_step(const struct run *r);
+
 /* ---- the run ------------------------------------------------------------------------- */
 
 struct run {
@@ -194,6 +225,7 @@ struct run {
 	struct run_report report;
 	struct saver saver;
 	struct run_dir dir;
+	struct run_vault vault;
 	struct run_trace trace;
 	struct log_files logs;
 	struct run_hashes hashes;

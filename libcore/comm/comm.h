@@ -58,6 +58,7 @@ struct comm_place {
 	char host[64];
 	int rank; /* in the world */
 	int local_rank, local_size, n_hosts, processors;
+	int host_number; /* from 0 on, in the order of their first ranks */
 	int host_ranks; /* consecutive ranks on each host; 0: irregular, or a single host */
 	bool shares; /* the ranks of a host can share memory; false with PT_SHARED=no */
 };

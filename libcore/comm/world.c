@@ -63,6 +63,19 @@ static int ranks_per_host(const struct rank_host *all, int size)
 	return size % n || n == size ? 0 : n;
 }
 
+/* Returns the number of hosts that have a rank before the first rank of this host. */
+static int find_host_number(const struct rank_host *all, uint64_t host)
+{
+	int number = 0;
+	for (int i = 0; all[i].host != host; i++) {
+		int first = 0;
+		while (all[first].host != all[i].host)
+			first++;
+		number += first == i;
+	}
+	return number;
+}
+
 /* Sets *place from the hosts of all ranks, in one all-gather. (MPI_Comm_split_type() waits several
  * times without yielding, a quarter of the start of 4 ranks on 2 processors.) */
 static void detect_place(struct comm *world, struct comm_place *place)
@@ -89,6 +102,7 @@ static void detect_place(struct comm *world, struct comm_place *place)
 	place->rank = world->rank;
 	place->processors = CPU_COUNT(&processors);
 	place->host_ranks = ranks_per_host(all, world->size);
+	place->host_number = find_host_number(all, own.host);
 	qsort(hosts, (size_t)world->size, sizeof(*hosts), compare_u64);
 	for (int i = 0; i < world->size; i++)
 		place->n_hosts += !i || hosts[i] != hosts[i - 1];

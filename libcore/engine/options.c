@@ -350,6 +350,10 @@ static const struct opt options[] = {
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
 		"steps from then on. May be repeated."},
+	{OPT_STR, 0, "inject-kill", "RANK:STEP:PLACE", NULL, T(inject_kill), 0, .help =
+		"Kill a rank at a place, to test a restart. PLACE: step (before step STEP), copy, "
+		"seal or send (in the copy of step STEP to the vault), or restore (in a resume from "
+		"step STEP of the vault)."},
 
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "
@@ -567,6 +571,16 @@ static const struct opt options[] = {
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6,
 		.elsewhere = "save-total-limit", .help =
 		"Keep the last N checkpoints and the best checkpoint (0: keep all checkpoints)."},
+
+	{OPT_STR, 0, "vault", "DIRECTORY", NULL, T(vault), 0, .files = "/", .help =
+		"Also keep the state in this directory of a memory file system on each host, such "
+		"as /dev/shm/pt-RUN, where it outlives the processes. With several hosts, each "
+		"host also keeps a copy of the state of the previous host. --resume auto then "
+		"resumes from the newest state. Excludes --edit-workers and GPUs."},
+	{OPT_INT, 0, "vault-every", "N", "0", T(vault_every), 0, 0, MANY,
+		.needs = "--vault", .help =
+		"Copy the state into the vault every N steps (0: as often as costs at most 1 % of "
+		"the time)."},
 
 	{OPT_GROUP, .name = "Log"},
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,

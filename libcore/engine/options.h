@@ -130,6 +130,7 @@ struct train_opts {
 	int self_test; /* enum self_test */
 	struct edit_opts edit;
 	struct strs inject_delay, inject_flip;
+	const char *inject_kill;
 	int check_sums; /* CHECK_SUMS_WORDS */
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
@@ -142,6 +143,8 @@ struct train_opts {
 	int64_t ckpt_every, ckpt_syncs, keep;
 	double ckpt_secs;
 	bool ckpt, ckpt_best, ckpt_wait, overwrite, resume_exact;
+	const char *vault;   /* directory; NULL: none */
+	int64_t vault_every; /* steps; 0: as rarely as the cost requires */
 	int load;
 	/* log */
 	int64_t log_every, check_replicas_every;

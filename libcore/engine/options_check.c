@@ -89,6 +89,8 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
+		{o->vault && o->edit.workers,
+			"--vault and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"--nesterov needs --momentum"},
 		{o->inject_flip.n && o->graph,

@@ -12,7 +12,7 @@ static void collect_rows(
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
-/* Describes the tensors and groups of a checkpoint; free the result with free_description(). */
+/* Describes the tensors and groups of a checkpoint; free the result with state_free_description(). */
 static struct ckpt_write describe_tensors(const struct trainer *t)
 {
 	const struct store_groups *groups = &t->store->c.groups;
@@ -69,7 +69,7 @@ static struct ckpt_write describe_state(const struct trainer *t)
 	return w;
 }
 
-static void free_description(struct ckpt_write *w)
+void state_free_description(struct ckpt_write *w)
 {
 	free((void *)w->tensors);
 	free((void *)w->config);
@@ -92,6 +92,16 @@ static double *get_load(struct trainer *t, int64_t *n)
 	return out;
 }
 
+struct ckpt_write state_describe(struct trainer *t)
+{
+	struct ckpt_write w = describe_state(t);
+	w.with = t;
+	w.info.param_hash = store_hash(t->store);
+	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
+	w.load = get_load(t, &w.n_load);
+	return w;
+}
+
 int64_t state_copy_bytes(const struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
@@ -99,7 +109,7 @@ int64_t state_copy_bytes(const struct trainer *t)
 		return 0; /* offloaded state has no copy in memory */
 	struct ckpt_write w = describe_tensors(t);
 	int64_t n_bytes = ckpt_copy_bytes(&w);
-	free_description(&w);
+	state_free_description(&w);
 	return n_bytes;
 }
 
@@ -139,18 +149,14 @@ static void allocate_copy(struct trainer *t)
 
 int state_save_begin(struct trainer *t, const char *path, bool background, struct err *e)
 {
-	struct ckpt_write w = describe_state(t);
+	struct ckpt_write w = state_describe(t);
 	w.path = path;
-	w.with = t;
-	w.info.param_hash = store_hash(t->store);
-	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
-	w.load = get_load(t, &w.n_load);
 	if (background)
 		allocate_copy(t);
 	background = background && t->copy.state == COPY_ALLOCATED;
 	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
 	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
-	free_description(&w);
+	state_free_description(&w);
 	return rc;
 }
 
@@ -175,7 +181,7 @@ int64_t state_file_bytes(const struct trainer *t)
 {
 	struct ckpt_write w = describe_state(t);
 	int64_t n_bytes = ckpt_estimate_bytes(&w);
-	free_description(&w);
+	state_free_description(&w);
 	return n_bytes;
 }
 
@@ -443,14 +449,12 @@ struct source {
 	} what;
 };
 
-/* Opens a checkpoint, and checks that this run can load it. */
-static int open_source(struct trainer *t, const char *path, bool weights_only,
-	struct source *s, struct err *e)
+/* Checks that this run can load the checkpoint s->c, and sets s->what. */
+static int check_source(
+	struct trainer *t, bool weights_only, struct source *s, struct err *e)
 {
 	struct selection *what = &s->what;
-	ckpt_opener *open = weights_only && t->open_model ? t->open_model : ckpt_open;
-	if (open(&s->c, path, e) || check_vocabulary(s->c, t->data.set, e) ||
-		weights_check(s->c, &t->model, e))
+	if (check_vocabulary(s->c, t->data.set, e) || weights_check(s->c, &t->model, e))
 		return -1;
 	str_clear(&t->origin);
 	str_add(&t->origin, s->c->origin.s, s->c->origin.len);
@@ -468,6 +472,14 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	what->step = s->c->info.step;
 	warn_of_residual(t, s->c);
 	return 0;
+}
+
+/* Opens a checkpoint, and checks that this run can load it. */
+static int open_source(struct trainer *t, const char *path, bool weights_only,
+	struct source *s, struct err *e)
+{
+	ckpt_opener *open = weights_only && t->open_model ? t->open_model : ckpt_open;
+	return open(&s->c, path, e) || check_source(t, weights_only, s, e) ? -1 : 0;
 }
 
 /* Collective. Loads the groups of tensors. `send`: rank 0 reads for all. */
@@ -566,4 +578,19 @@ int state_load(struct trainer *t, const char *path, bool weights_only, struct er
 	     (!weights_only && load_progress(t, &s, path, send, e));
 	ckpt_close(s.c);
 	return rc ? -1 : 0;
+}
+
+int state_load_from(
+	struct trainer *t, struct ckpt *c, state_loader *load, void *with, struct err *e)
+{
+	struct source s = {.c = c};
+	check_source(t, false, &s, e);
+	if (comm_agree(t->world, e) || load(with, t->store, s.what.from, e))
+		return -1;
+	store_updated(t->store, false);
+	if (store_hash(t->store) != c->info.param_hash)
+		return err_set(e, EX_DATAERR,
+			"%s: the parameters do not have the hash that was saved with them",
+			c->path);
+	return load_progress(t, &s, c->path, NULL, e);
 }

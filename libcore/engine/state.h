@@ -21,8 +21,21 @@ int64_t state_copy_bytes(const struct trainer *t);
 /* Returns the bytes of a checkpoint file. */
 int64_t state_file_bytes(const struct trainer *t);
 
+/* Collective. Describes the state of the trainer, as a checkpoint has it; `source` reads rows of
+ * tensors. The result points to the trainer. Free it with state_free_description(). */
+struct ckpt_write state_describe(struct trainer *t);
+void state_free_description(struct ckpt_write *w);
+
 /* Collective. All ranks read the file, or rank 0 broadcasts it. weights_only: for a new run. */
 int state_load(struct trainer *t, const char *path, bool weights_only, struct err *e);
+
+/* Collective. Loads the rows that this rank has into the store. from[g]: the group of the source
+ * for group g of the store; -1: not loaded. */
+typedef int state_loader(void *with, struct store *s, const int *from, struct err *e);
+/* Collective. Loads the whole state from another source than a file. c: everything except the
+ * rows of tensors, on all ranks. Fails if the parameters do not have their hash. */
+int state_load_from(
+	struct trainer *t, struct ckpt *c, state_loader *load, void *with, struct err *e);
 
 /* The numbers of a worker in a checkpoint: step of the last synchronization, sum of losses since
  * then, end of the warm-up, samples that no worker used. The state of edit.h follows. */

@@ -499,17 +499,32 @@ bool store_has_rows(const struct store *s, int tensor, int64_t row, int64_t n)
 	return next_overlap(s->updated, s->n_held, &r, &(struct overlap){0});
 }
 
+void store_write_block(struct store *s, int group, int tensor,
+	const struct tensor_block *b, const float *in)
+{
+	const struct rows r = {&s->c.tensors[tensor], b->row, b->rows};
+	const int64_t width = tensor_width(r.t);
+	struct overlap o = {.next = 0};
+	while (next_overlap(s->updated, s->n_held, &r, &o)) {
+		int64_t cols = o.part->cols, col = o.pos % width;
+		int64_t from = max64(col, b->col),
+			n = min64(col + cols, b->col + b->cols) - from;
+		if (n <= 0)
+			continue;
+		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
+		if (n < cols)
+			part_read(s, o.part, group, o.first, o.rows, rows);
+		copy_rows(rows + from - col, cols,
+			in + o.pos / width * b->cols + from - b->col, b->cols, o.rows, n);
+		part_write(s, o.part, group, o.first, o.rows, rows);
+	}
+}
+
 void store_write_rows(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in)
 {
-	const struct rows r = {&s->c.tensors[tensor], row, n};
-	struct overlap o = {.next = 0};
-	while (next_overlap(s->updated, s->n_held, &r, &o)) {
-		int64_t cols = o.part->cols;
-		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
-		copy_rows(rows, cols, in + o.pos, tensor_width(r.t), o.rows, cols);
-		part_write(s, o.part, group, o.first, o.rows, rows);
-	}
+	const struct tensor_block b = {row, n, 0, tensor_width(&s->c.tensors[tensor])};
+	store_write_block(s, group, tensor, &b, in);
 }
 
 bool store_is_whole(const struct store *s)

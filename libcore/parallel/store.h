@@ -276,6 +276,9 @@ bool store_has_rows(const struct store *s, int tensor, int64_t row, int64_t n);
 /* Stores the rows in [row, row + n) of a whole tensor that this rank has. */
 void store_write_rows(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
+/* Stores the elements of a block, [rows][cols], of a whole tensor that this rank has. */
+void store_write_block(struct store *s, int group, int tensor,
+	const struct tensor_block *b, const float *in);
 
 /* ---- offload.c: state, in memory or offloaded ------------------------------------ */
 

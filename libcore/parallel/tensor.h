@@ -95,6 +95,11 @@ static inline int64_t tensor_block_dim(const struct tensor *t)
 	return t->dims[0] / tensor_blocks(t);
 }
 
+/* Columns [col, col + cols) of rows [row, row + rows) of a whole tensor. */
+struct tensor_block {
+	int64_t row, rows, col, cols;
+};
+
 /* Return the number of elements of a tensor, and of its dims[0] rows (1 for a vector). */
 int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);
