@@ -531,8 +531,9 @@ static const struct opt options[] = {
 		"or with other --steps if the learning rate so far depended on them. Without this "
 		"option, a layout may change the virtual degrees and the micro-batch size, with a "
 		"warning."},
-	{OPT_STR, 0, "resume-reason", "TEXT", NULL, T(resume_reason), 0, .needs = "--resume", .help =
-		"Record in the journal why the run is started again, and on how many ranks."},
+	{OPT_STR, 0, "resume-reason", "TEXT", NULL, T(resume_reason), 0, .help =
+		"With --resume, record in the journal why the run was interrupted, and on how many "
+		"ranks it continues."},
 	{OPT_STR, 0, "init-from", "MODEL", NULL, T(init_from), OPT_REPLAY,
 		.files = "", .help =
 		"Start a new run with the weights and the model options of a checkpoint, or of a "
