@@ -308,7 +308,8 @@ int job_find_base(
 		return -1;
 	/* Lock before reading: a run in that directory would remove and add files. */
 	int lock = -1;
-	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
+	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run &&
+		!o->print_ranks)
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
 	b->lock = lock + 1;
 	if (comm_agree(world, e))
@@ -450,12 +451,33 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	return 0;
 }
 
+/* Reports the ranks, --resume-reason, and how long the run was interrupted. */
+static void report_restart(struct run *r)
+{
+	const struct journal *j = &r->report.journal;
+	scoped_str text = {0};
+	if (!r->t.o.resume_reason || r->t.o.eval_only)
+		return;
+	str_printf(
+		&text, "resuming with %d rank%s", r->world->size, plural(r->world->size));
+	if (j->previous_ranks && j->previous_ranks != r->world->size)
+		str_printf(&text, " instead of %lld", (long long)j->previous_ranks);
+	str_printf(&text, " (%s)", r->t.o.resume_reason);
+	if (j->previous_ranks)
+		str_printf(&text, ", %.1f s after the last line of the journal",
+			clock_wall() - j->previous_end);
+	if (r->all->rank == 0)
+		info("%s", text.s);
+	report_event(r, "%s", text.s);
+}
+
 /* Reports what has changed since the checkpoint: workers, data, arithmetic. */
 static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
 	if (has_no_step_left(r))
 		return;
+	report_restart(r);
 	local_sgd_report_resume(r);
 	if (r->t.other_data && !r->t.o.eval_only) {
 		if (r->all->rank == 0)
@@ -523,17 +545,18 @@ static int start_run(
  * takes the rest of the started ranks if possible, else 1. */
 static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 {
-	enum { MAX_RANKS = 1 << 20 };
-	int64_t ranks = 1;
-	bool rest = false;
-	for (int a = 0; a < N_AXES; a++) {
-		rest |= o->axis[a] == -1;
-		ranks *= max64(1, o->axis[a]);
-		if (ranks > MAX_RANKS)
-			return err_set(e, EX_USAGE, "the layout has more than %d ranks",
-				MAX_RANKS);
-	}
-	return rest && started % ranks == 0 ? started : (int)ranks;
+	bool takes_rest;
+	int ranks = layout_min_ranks(o, &takes_rest, e);
+	return ranks > 0 && takes_rest && started % ranks == 0 ? started : ranks;
+}
+
+/* Prints how many of --print-ranks the run can use. */
+static int print_ranks(const struct train_opts *o, struct comm *world, struct err *e)
+{
+	int64_t n = layout_count_ranks(o, e);
+	if (n >= 0 && world->rank == 0)
+		printf("%lld\n", (long long)n);
+	return n < 0 ? -1 : 0;
 }
 
 /* Chooses the device of a plan; --dry-run --device cuda does not need a GPU. */
@@ -641,7 +664,9 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		.dir = {.lock = -1}};
 	struct err e = {0};
 	int rc;
-	if (o->dry_run)
+	if (o->print_ranks)
+		rc = print_ranks(o, world, &e);
+	else if (o->dry_run)
 		rc = dry_run(o, world, &e);
 	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
 		rc = -1;
@@ -657,7 +682,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 			err_print(&e);
 		return e.code;
 	}
-	if (o->dry_run) {
+	if (o->dry_run || o->print_ranks) {
 		stdout_close();
 		return 0;
 	}

@@ -418,6 +418,65 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	return 0;
 }
 
+/* ---- how many ranks a layout can use ------------------------------------------------- */
+
+int layout_min_ranks(const struct train_opts *o, bool *takes_rest, struct err *e)
+{
+	enum { MAX_RANKS = 1 << 20 };
+	int64_t ranks = 1;
+	*takes_rest = false;
+	for (int a = 0; a < N_AXES; a++) {
+		*takes_rest |= o->axis[a] == -1;
+		ranks *= max64(1, o->axis[a]);
+		if (ranks > MAX_RANKS)
+			return err_set(e, EX_USAGE, "the layout has more than %d ranks",
+				MAX_RANKS);
+	}
+	return (int)ranks;
+}
+
+/* Checks that a worker can have that many ranks, without a change of the arithmetic. */
+static int check_ranks(const struct train_opts *given, int ranks, struct err *e)
+{
+	struct train_opts o = *given;
+	struct model m;
+	o.resume_exact = true;
+	int rc = layout_resolve(&o, ranks, e) || check_micro_batches(&o, e) ||
+				 model_init(&m, &o.model, max64(1, o.model.vocab), e)
+			 ? -1
+			 : 0;
+	if (!rc) {
+		rc = layout_check(&o, &m, e);
+		model_release(&m);
+	}
+	if (o.model.virtual_degrees != given->model.virtual_degrees)
+		free((char *)(uintptr_t)o.model.virtual_degrees);
+	return rc;
+}
+
+/* Returns how many of n ranks a worker can use. */
+int64_t layout_count_ranks(const struct train_opts *o, struct err *e)
+{
+	bool takes_rest;
+	int64_t workers = max64(1, o->edit.workers);
+	int64_t n = o->print_ranks / workers;
+	int least = layout_min_ranks(o, &takes_rest, e);
+	if (least < 0)
+		return -1;
+	if (o->batch_per_rank)
+		return err_set(e, EX_USAGE,
+			"--print-ranks and --batch-per-rank are mutually exclusive: the batch "
+			"would depend on the ranks");
+	if (n < least)
+		return 0;
+	for (n = takes_rest ? n / least * least : least; n >= least; n -= least) {
+		*e = (struct err){0};
+		if (!check_ranks(o, (int)n, e))
+			return n * workers;
+	}
+	return -1;
+}
+
 /* ---- a rank's part --------------------------------------------------------------- */
 
 double layout_stage_work(const struct model *m, const struct stage *s)

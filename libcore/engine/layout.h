@@ -13,6 +13,11 @@ int layout_degrees(
 	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e);
 /* Sets options that are still open: degrees, --zero, --virtual, --pp-stages. */
 int layout_resolve(struct train_opts *o, int ranks, struct err *e);
+/* Returns the product of the degrees, and sets *takes_rest if an axis of -1 takes more ranks. */
+int layout_min_ranks(const struct train_opts *o, bool *takes_rest, struct err *e);
+/* Returns how many of o->print_ranks ranks the layout can use with the micro-batch size and the
+ * virtual degrees of the options; 0: too few are available. The options must not be resolved. */
+int64_t layout_count_ranks(const struct train_opts *o, struct err *e);
 /* Checks that this layout can train this model. The options must be resolved. */
 int layout_check(const struct train_opts *o, const struct model *m, struct err *e);
 /* Warns about avoidable costs of a layout. */

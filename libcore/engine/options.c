@@ -539,6 +539,9 @@ static const struct opt options[] = {
 		"or with other --steps if the learning rate so far depended on them. Without this "
 		"option, a layout may change the virtual degrees and the micro-batch size, with a "
 		"warning."},
+	{OPT_STR, 0, "resume-reason", "TEXT", NULL, T(resume_reason), 0, .help =
+		"With --resume, record in the journal why the run was interrupted, and on how many "
+		"ranks it continues."},
 	{OPT_STR, 0, "init-from", "MODEL", NULL, T(init_from), OPT_REPLAY,
 		.files = "", .help =
 		"Start a new run with the weights and the model options of a checkpoint, or of a "
@@ -617,6 +620,10 @@ static const struct opt options[] = {
 	{FLAG("dry-run", "no", T(dry_run), 0), .help =
 		"Print the memory, work and communication that the run would need, and exit, with "
 		"code 1 if the run needs more than --memory."},
+	{OPT_INT, 0, "print-ranks", "N", "0", T(print_ranks), 0, 0, 1e6, .help =
+		"Print how many of N ranks the layout can use without a change of the results, and "
+		"exit. 0: too few. An axis of degree -1 takes as many ranks as possible. A run that "
+		"is resumed keeps its micro-batch size and virtual degrees."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
 		.needs = "--dry-run", .help =
 		"Also predict the time of a step on these devices, and how much of its "

@@ -139,7 +139,7 @@ struct train_opts {
 	bool eval_only, eval_first;
 	const char *sample_prompt;
 	/* checkpoints */
-	const char *out, *resume, *init_from;
+	const char *out, *resume, *resume_reason, *init_from;
 	int64_t ckpt_every, ckpt_syncs, keep;
 	double ckpt_secs;
 	bool ckpt, ckpt_best, ckpt_wait, overwrite, resume_exact;
@@ -153,6 +153,7 @@ struct train_opts {
 	struct strs log_to;
 	int log_format; /* enum log_format */
 	bool log_all_ranks, dry_run, verbose, columns;
+	int64_t print_ranks; /* ranks that are available; 0: train */
 	struct resolved resolved; /* not an option */
 };
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- one writer ------------------------------------------------------------------ */
@@ -306,12 +307,17 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool no_ste
 	struct err *e)
 {
 	scoped_str path = {0};
+	struct stat last;
 	*j = (struct journal){.fd = -1};
 	str_printf(&path, "%s/journal.txt", dir);
 	j->dir = xstrdup(dir);
 	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
+	if (j->fd >= 0 && !fstat(j->fd, &last)) /* reading may truncate the file */
+		j->previous_end =
+			(double)last.st_mtim.tv_sec + 1e-9 * (double)last.st_mtim.tv_nsec;
 	int rc = j->fd < 0 ? err_errno(e, path.s) : read_journal(j, path.s, resume, e);
 	int64_t n_rows = j->log.n_rows;
+	j->previous_ranks = rc ? 0 : j->log.info.ranks;
 	if (resume >= 0)
 		run_log_rewind(&j->log, resume);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);

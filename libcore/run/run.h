@@ -260,6 +260,8 @@ struct journal {
 	size_t written; /* bytes of `lines` that are in the file; others wait, maybe for disk space */
 	int64_t synced;			/* bytes of the file on disk */
 	double published, publish_secs; /* last write of run.h5: its end, its duration */
+	int64_t previous_ranks;		/* of the run that is resumed; 0: a new journal */
+	double previous_end;		/* time of the last line before the resumption */
 };
 
 /* Locks the run in DIR against other writers until *fd is closed or the process ends. Waits at
