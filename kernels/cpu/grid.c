@@ -122,16 +122,6 @@ static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
  * fit into 64 bits. */
 enum { UNFOLDED = 16 };
 
-/* Returns lower + 2^32 upper modulo GRID_PRIME, in a form below 2^48. */
-static inline uint64_t fold_products(uint64_t lower, int64_t upper)
-{
-	const uint64_t r = ((uint64_t)1 << 32) % GRID_PRIME; /* 198 */
-	uint64_t positive = (uint64_t)upper + ((uint64_t)GRID_PRIME << 32);
-	uint64_t a = (lower & UINT32_MAX) + r * (lower >> 32);
-	uint64_t b = (positive & UINT32_MAX) + r * (positive >> 32);
-	return a + r * b;
-}
-
 /* Returns the sum of u[i] x[i], in an unreduced form, of n <= GRID_BLOCK elements. */
 static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64_t n)
 {
@@ -143,7 +133,7 @@ static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64
 			lower += (x[i] & UINT32_MAX) * u[i];
 			upper += (int64_t)(int32_t)(x[i] >> 32) * (int64_t)u[i];
 		}
-		sum += fold_products(lower, upper);
+		sum += grid_fold(lower, upper);
 	}
 	return sum;
 }
@@ -167,7 +157,7 @@ static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
 	_mm512_storeu_si512(lower, low);
 	_mm512_storeu_si512(upper, up);
 	for (int i = 0; i < LANES; i++)
-		sum += fold_products(lower[i], upper[i]);
+		sum += grid_fold(lower[i], upper[i]);
 	return sum;
 }
 #elif defined(__AVX2__)
@@ -189,7 +179,7 @@ static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
 	_mm256_storeu_si256((void *)lower, low);
 	_mm256_storeu_si256((void *)upper, up);
 	for (int i = 0; i < LANES; i++)
-		sum += fold_products(lower[i], upper[i]);
+		sum += grid_fold(lower[i], upper[i]);
 	return sum;
 }
 #endif
@@ -305,6 +295,9 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	BUG_ON(s->levels < 0 || s->levels > 62);
 	BUG_ON(grid->exponent < GRID_MIN_EXPONENT || grid->exponent > GRID_MAX_EXPONENT);
 	uint64_t check = 0;
+	struct grid ignored = *grid;
+	if (!s->sum && !s->rounded)
+		grid = &ignored;
 #pragma omp parallel for if (s->n > PARALLEL_FROM) reduction(+ : check)
 	for (int64_t at = 0; at < s->n; at += PIECE) {
 		uint64_t buf[PIECE];
@@ -322,8 +315,9 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 }
 
 /* Adds the counts of bad elements to a sum of squares, as -infinities and NaNs. */
-void K(grid_count)(struct device *d, struct exact *x, const struct grid *grid)
+void K(grid_count)(struct device *d, struct exact *x, struct grid *grid)
 {
+	grid->check %= GRID_PRIME;
 	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }

@@ -235,9 +235,9 @@ void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x);
 /* Sets the exponent of the step's grid (kernels/grid.h) and resets its counters. */
 void store_set_grid(struct store *s, int exponent);
-/* Returns this rank's checksum of a step's sums: the words of all ranks add up to 0, modulo
- * GRID_PRIME, unless a sum went wrong. */
-uint64_t store_check_word(struct store *s);
+/* After store_norm_enqueue(): copies this rank's checksum of a step's sums, below GRID_PRIME, to a word
+ * in device memory. The words of all ranks add up to 0, modulo GRID_PRIME, unless a sum went wrong. */
+void store_check_sums(struct store *s, uint64_t *word);
 /* Locates wrong sums in the step that follows. Collective over the world. */
 void store_locate_sums(struct store *s);
 /* Ends this, and appends the ranks and buckets whose sums were wrong. Returns false if all were
