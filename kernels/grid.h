@@ -13,7 +13,8 @@ struct grid {
 	int64_t exponent; /* GRID_MIN_EXPONENT to GRID_MAX_EXPONENT: 2^exponent is a float */
 	/* Elements of leaves counted as 0: too large; NaN or infinite. */
 	uint64_t beyond, not_finite;
-	uint64_t check; /* the word of a step's checksums (grid_check) */
+	uint64_t check;	  /* the word of a step's checksums (grid_check) */
+	uint64_t ignored; /* the word of checksums that another rank counts */
 };
 
 enum { GRID_EXPONENT = 50, GRID_MIN_EXPONENT = -126, GRID_MAX_EXPONENT = 127 };
@@ -34,12 +35,15 @@ enum { GRID_BLOCK = 4096 };
  * With 2^31 - 1, two bits at a distance of 31 may. */
 #define GRID_PRIME 0x7fffff9du
 struct grid_check {
-	const uint32_t *u;     /* [GRID_BLOCK], 1 to 2^27 - 1: grid_weights() */
+	const uint32_t
+		*u; /* [GRID_BLOCK], device memory, 1 to 2^27 - 1: grid_weights() */
 	struct philox_key key; /* the key of the random numbers v */
 	uint32_t bucket;
-	int64_t first;	/* index of x_0 in the bucket */
-	uint64_t *word; /* the checksum is added to it, modulo GRID_PRIME */
-	bool subtract;	/* subtracted instead */
+	int64_t first; /* index of x_0 in the bucket */
+	/* Device memory: a number congruent to the checksum modulo GRID_PRIME, below 2^31 for each
+	 * 2^10 elements, is added to it. */
+	uint64_t *word;
+	bool subtract; /* subtracted instead */
 };
 
 /* Sets the weights u that belong to a seed. */
@@ -64,6 +68,16 @@ PHILOX_FN uint32_t grid_block_weight(const struct grid_check *c, int64_t block)
 	return 1 + b.x[0] % (GRID_PRIME - 1);
 }
 
+/* Returns lower + 2^32 upper modulo GRID_PRIME, in a form below 2^48. */
+PHILOX_FN uint64_t grid_fold(uint64_t lower, int64_t upper)
+{
+	const uint64_t r = ((uint64_t)1 << 32) % GRID_PRIME; /* 198 */
+	uint64_t positive = (uint64_t)upper + ((uint64_t)GRID_PRIME << 32);
+	uint64_t a = (lower & UINT32_MAX) + r * (lower >> 32);
+	uint64_t b = (positive & UINT32_MAX) + r * (positive >> 32);
+	return a + r * b;
+}
+
 /* `rounded` may be a leaf in fp32; otherwise no two vectors overlap. With more than GRID_PARTS
  * parts, `sum` is required. An element x of a leaf is too large if |x| > 2^(62 - levels -
  * exponent), so that 2^levels leaves add without overflow. */
@@ -76,19 +90,19 @@ struct grid_sum {
 	enum dtype leaf_type; /* any */
 	int64_t n;
 	int levels; /* log2 of the leaves per element in a step, over all ranks: 0 to 62 */
-	const struct grid_check *
-		check; /* how to hash the sums; NULL: not at all. Host memory; CPUs only */
+	const struct grid_check
+		*check; /* how to hash the sums, in host memory; NULL: not */
 };
 
 enum { GRID_PARTS = 440 }; /* fit into the arguments of a CUDA 11 launch: 4 KiB */
 
 /* What a call reads and writes besides its parts. */
-enum { GRID_ADD = 1, GRID_KEPT = 2, GRID_ROUNDED = 4 };
+enum { GRID_ADD = 1, GRID_KEPT = 2, GRID_ROUNDED = 4, GRID_CHECKED = 8 };
 
 static inline int grid_writes(const struct grid_sum *s)
 {
 	return (s->add ? GRID_ADD : 0) | (s->sum ? GRID_KEPT : 0) |
-	       (s->rounded ? GRID_ROUNDED : 0);
+	       (s->rounded ? GRID_ROUNDED : 0) | (s->check ? GRID_CHECKED : 0);
 }
 
 static inline int grid_leaves(const struct grid_sum *s)
@@ -104,11 +118,11 @@ static inline int grid_leaves(const struct grid_sum *s)
 #ifdef KERNEL
 
 /* sum = (add ? sum : 0) + the parts. rounded = the sum as floats: rounded to the nearest double,
- * then to the nearest float; never -0. */
+ * then to the nearest float; never -0. Counts bad elements if it keeps or rounds the sum. */
 KERNEL(void, grid_sum, struct device *d, const struct grid_sum *s, struct grid *grid)
 /* Adds the counters to a sum of squares, so that the norm is not finite: `beyond` as negative
- * infinities, unlike the square of an infinite gradient; `not_finite` as NaN. x is in device
- * memory. */
-KERNEL(void, grid_count, struct device *d, struct exact *x, const struct grid *grid)
+ * infinities, unlike the square of an infinite gradient; `not_finite` as NaN. Reduces the word of
+ * checksums modulo GRID_PRIME. x is in device memory. */
+KERNEL(void, grid_count, struct device *d, struct exact *x, struct grid *grid)
 
 #endif

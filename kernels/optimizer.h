@@ -43,7 +43,8 @@ struct step_terms {
 
 /* The results of step_end. */
 struct step_end {
-	struct update update; /* off unless loss and norm are finite */
+	struct update
+		update; /* off unless loss and norm are finite, and the checks are right */
 	float loss, grad_norm;
 	int64_t step;
 	bool too_large; /* the norm is infinite only because of leaves too large for the grid */
@@ -78,10 +79,12 @@ KERNEL(void, muon_unpack, struct device *d, float *slices, struct mat x,
 /* y = a x + b y. Both of one type, any. */
 KERNEL(void, axpby, struct device *d, struct mat y, float a, struct mat x, float b)
 /* Computes the mean loss from the sum, the gradient norm from the sum of squares of the scaled
- * gradient, and the clipping factor. All are in device memory, so that the update can be enqueued
- * before the step has ended. Equal sums give equal bits on every device. */
+ * gradient, and the clipping factor. The update is off if one of the n_words checksums at `word` is
+ * not 0 modulo GRID_PRIME. All are in device memory, so that the update can be enqueued before the
+ * step has ended. Equal sums give equal bits on every device. */
 KERNEL(void, step_end, struct device *d, struct step_end *end, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms)
+	const struct exact *squares, const struct step_terms *terms, const uint64_t *word,
+	int n_words)
 
 /* x += the sum of v[0..n), exactly. x is in device memory. */
 KERNEL(void, exact_sum, struct device *d, struct exact *x, const float *v, int64_t n)

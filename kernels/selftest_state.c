@@ -78,7 +78,15 @@ static struct trial_pair make_leaf(struct trial *t, int64_t n, enum dtype type)
 	return x;
 }
 
-/* Makes leaves and sums, few of each, and tests their sum on the grid. */
+/* Makes the weights of checksums. */
+static struct trial_pair make_weights(struct trial *t)
+{
+	uint32_t u[GRID_BLOCK];
+	grid_weights(0, u);
+	return pair_bytes(t, u, sizeof(u));
+}
+
+/* Makes leaves and sums, few of each, and tests their sum on the grid, and its checksum. */
 void try_grid_sum(struct trial *t)
 {
 	const int64_t *numbers = t->c->n, n = limit_size(numbers[0], GRID_NUMBERS);
@@ -90,6 +98,10 @@ void try_grid_sum(struct trial *t)
 	struct trial_pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
 	struct grid_part parts[SIDES][GRID_LEAVES + GRID_SUMS] = {0};
 	struct grid_sum args[SIDES];
+	struct grid_check check[SIDES];
+	const bool checked = numbers[3] & GRID_CHECKED;
+	struct trial_pair weights = make_weights(t), count = make_exact(t, 1);
+	struct trial_pair words = pair_bytes(t, &empty, sizeof(empty));
 	if (numbers[3] & GRID_KEPT)
 		sum = add_result(t, "sum", pair_ints(t, 2 * n, INT32_MIN, INT32_MAX));
 	if (numbers[3] & GRID_ROUNDED)
@@ -102,7 +114,13 @@ void try_grid_sum(struct trial *t)
 			parts[s][i] = (struct grid_part){
 				is_leaf ? x.m[s].p : NULL, is_leaf ? NULL : x.m[s].p};
 	}
-	for (enum side s = GPU; s < SIDES; s++)
+	for (enum side s = GPU; s < SIDES; s++) {
+		struct grid *word = words.m[s].p;
+		check[s] = (struct grid_check){.u = weights.m[s].p,
+			.key = grid_check_key(0),
+			.bucket = 3,
+			.first = 5000,
+			.word = &word->check};
 		args[s] = (struct grid_sum){.sum = sum.m[s].p,
 			.add = numbers[3] & GRID_ADD,
 			.rounded = rounded.m[s].p,
@@ -110,8 +128,15 @@ void try_grid_sum(struct trial *t)
 			.n_parts = leaves + sums,
 			.leaf_type = s == GPU ? t->c->m[0].type : DT_F32,
 			.n = n,
-			.levels = 6};
+			.levels = 6,
+			.check = checked ? &check[s] : NULL};
+	}
 	BOTH(t, grid_sum, &args[s], grid.m[s].p);
+	BOTH(t, grid_count, count.m[s].p, words.m[s].p); /* makes the words comparable */
+	for (enum side s = GPU; s < SIDES; s++)
+		words.m[s] =
+			mat((char *)words.m[s].p + offsetof(struct grid, check), 1, 2);
+	trial_check(t, "checksum", words);
 }
 
 /* Tests that elements which grid_sum could not add make a sum of squares not finite. */
@@ -272,13 +297,18 @@ void try_step_end(struct trial *t)
 		.step = 9};
 	struct trial_pair loss = make_exact(t, 123.25), squares = make_exact(t, 2345.5);
 	struct trial_pair device_terms = pair_bytes(t, &terms, sizeof(terms));
+	const uint64_t words[] = {0, (uint64_t)3 * GRID_PRIME, 1};
+	struct trial_pair word = pair_bytes(t, words, sizeof(words));
 	struct step_end zero;
 	memset(&zero, 0, sizeof(zero));
-	struct trial_pair end = pair_bytes(t, &zero, sizeof(zero));
-	BOTH(t, step_end, end.m[s].p, loss.m[s].p, squares.m[s].p, device_terms.m[s].p);
-	trial_check(t, "the update's hyperparameters", as_vector(end, 0, 7));
-	trial_check(
-		t, "loss and norm", as_vector(end, offsetof(struct step_end, loss), 2));
+	for (int n_words = 2; n_words <= 3; n_words++) { /* the last word is wrong */
+		struct trial_pair end = pair_bytes(t, &zero, sizeof(zero));
+		BOTH(t, step_end, end.m[s].p, loss.m[s].p, squares.m[s].p,
+			device_terms.m[s].p, word.m[s].p, n_words);
+		trial_check(t, "the update's hyperparameters", as_vector(end, 0, 7));
+		trial_check(t, "loss and norm",
+			as_vector(end, offsetof(struct step_end, loss), 2));
+	}
 }
 
 /* ---- workers ------------------------------------------------------------------------ */

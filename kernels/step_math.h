@@ -3,9 +3,10 @@
 
 #include "kernels/kernels.h"
 
-/* Returns the result of the step_end kernel, from the rounded sums of losses and of squares. */
-EXACT_FN struct step_end step_end_of(
-	double loss, double squares, const struct step_terms *t)
+/* Returns the result of the step_end kernel, from the rounded sums of losses and of squares, and the
+ * n words of the checks. */
+EXACT_FN struct step_end step_end_of(double loss, double squares,
+	const struct step_terms *t, const uint64_t *word, int n)
 {
 	struct step_end e;
 	e.update = t->update;
@@ -17,6 +18,8 @@ EXACT_FN struct step_end step_end_of(
 		e.update.grad_scale = (float)(t->max_norm / ((double)e.grad_norm + 1e-6));
 	e.update.grad_scale /= t->scale;
 	e.update.off = !isfinite(e.loss) || !isfinite(e.grad_norm);
+	for (int i = 0; i < n; i++)
+		e.update.off |= word[i] % GRID_PRIME != 0;
 	e.step = t->step;
 	return e;
 }

@@ -122,16 +122,6 @@ static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
  * fit into 64 bits. */
 enum { UNFOLDED = 16 };
 
-/* Returns lower + 2^32 upper modulo GRID_PRIME, in a form below 2^48. */
-static inline uint64_t fold_products(uint64_t lower, int64_t upper)
-{
-	const uint64_t r = ((uint64_t)1 << 32) % GRID_PRIME; /* 198 */
-	uint64_t positive = (uint64_t)upper + ((uint64_t)GRID_PRIME << 32);
-	uint64_t a = (lower & UINT32_MAX) + r * (lower >> 32);
-	uint64_t b = (positive & UINT32_MAX) + r * (positive >> 32);
-	return a + r * b;
-}
-
 /* Returns the sum of u[i] x[i], in an unreduced form, of n <= GRID_BLOCK elements. */
 static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64_t n)
 {
@@ -143,54 +133,73 @@ static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64
 			lower += (x[i] & UINT32_MAX) * u[i];
 			upper += (int64_t)(int32_t)(x[i] >> 32) * (int64_t)u[i];
 		}
-		sum += fold_products(lower, upper);
+		sum += grid_fold(lower, upper);
 	}
 	return sum;
 }
 
+/* Vectors of 64 bits: a load, weights, products of the lower 32 bits, additions, and the upper 32 bits
+ * as unsigned numbers. */
 #if defined(__AVX512F__)
 enum { LANES = 8 };
-
-/* Returns the sum of u[i] x[i] of UNFOLDED x LANES elements, as add_weighted_plainly() does. */
-static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
-{
-	uint64_t lower[LANES], sum = 0;
-	int64_t upper[LANES];
-	__m512i low = _mm512_setzero_si512(), up = low;
-	for (int i = 0; i < UNFOLDED; i++) {
-		__m512i a = _mm512_loadu_si512(x + i * LANES);
-		__m512i w = _mm512_cvtepu32_epi64(
-			_mm256_loadu_si256((const void *)(u + i * LANES)));
-		low = _mm512_add_epi64(low, _mm512_mul_epu32(a, w));
-		up = _mm512_add_epi64(up, _mm512_mul_epi32(_mm512_srli_epi64(a, 32), w));
-	}
-	_mm512_storeu_si512(lower, low);
-	_mm512_storeu_si512(upper, up);
-	for (int i = 0; i < LANES; i++)
-		sum += fold_products(lower[i], upper[i]);
-	return sum;
-}
+typedef __m512i vec;
+#define LOAD(p) _mm512_loadu_si512(p)
+#define WEIGHTS(p) _mm512_cvtepu32_epi64(_mm256_loadu_si256((const void *)(p)))
+#define SPLAT(x) _mm512_set1_epi64((int64_t)(x))
+#define MUL(a, b) _mm512_mul_epu32(a, b)
+#define IMUL(a, b) _mm512_mul_epi32(a, b)
+#define ADD(a, b) _mm512_add_epi64(a, b)
+#define LOWER(a) _mm512_and_si512(a, SPLAT(UINT32_MAX))
+#define UPPER(a) _mm512_srli_epi64(a, 32)
+#define STORE(p, a) _mm512_storeu_si512(p, a)
 #elif defined(__AVX2__)
 enum { LANES = 4 };
+typedef __m256i vec;
+#define LOAD(p) _mm256_loadu_si256((const void *)(p))
+#define WEIGHTS(p) _mm256_cvtepu32_epi64(_mm_loadu_si128((const void *)(p)))
+#define SPLAT(x) _mm256_set1_epi64x((int64_t)(x))
+#define MUL(a, b) _mm256_mul_epu32(a, b)
+#define IMUL(a, b) _mm256_mul_epi32(a, b)
+#define ADD(a, b) _mm256_add_epi64(a, b)
+#define LOWER(a) _mm256_and_si256(a, SPLAT(UINT32_MAX))
+#define UPPER(a) _mm256_srli_epi64(a, 32)
+#define STORE(p, a) _mm256_storeu_si256((void *)(p), a)
+#endif
 
-/* Returns the sum of u[i] x[i] of UNFOLDED x LANES elements, as add_weighted_plainly() does. */
-static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u)
+#ifdef __AVX2__
+static uint64_t sum_lanes(vec a)
 {
-	uint64_t lower[LANES], sum = 0;
-	int64_t upper[LANES];
-	__m256i low = _mm256_setzero_si256(), up = low;
-	for (int i = 0; i < UNFOLDED; i++) {
-		__m256i a = _mm256_loadu_si256((const void *)(x + i * LANES));
-		__m256i w = _mm256_cvtepu32_epi64(
-			_mm_loadu_si128((const void *)(u + i * LANES)));
-		low = _mm256_add_epi64(low, _mm256_mul_epu32(a, w));
-		up = _mm256_add_epi64(up, _mm256_mul_epi32(_mm256_srli_epi64(a, 32), w));
-	}
-	_mm256_storeu_si256((void *)lower, low);
-	_mm256_storeu_si256((void *)upper, up);
+	uint64_t lane[LANES], sum = 0;
+	STORE(lane, a);
 	for (int i = 0; i < LANES; i++)
-		sum += fold_products(lower[i], upper[i]);
+		sum += lane[i];
 	return sum;
+}
+
+/* Returns the sum of u[i] x[i] of n elements, a multiple of UNFOLDED * LANES, up to GRID_BLOCK, as
+ * add_weighted_plainly() does. The sums of products are signed for upper halves: 2^63 is added to make
+ * them unsigned. */
+static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u, int64_t n)
+{
+	const vec sign = SPLAT((uint64_t)1 << 63), zero = SPLAT(0);
+	const uint64_t chunks = (uint64_t)(n / UNFOLDED);
+	vec part[4] = {zero, zero, zero, zero}; /* halves of both sums */
+	for (int64_t i = 0; i < n;) {
+		vec low = zero, up = sign;
+		for (int64_t end = i + UNFOLDED * LANES; i < end; i += LANES) {
+			vec a = LOAD(x + i), w = WEIGHTS(u + i);
+			low = ADD(low, MUL(a, w));
+			up = ADD(up, IMUL(UPPER(a), w));
+		}
+		part[0] = ADD(part[0], LOWER(low));
+		part[1] = ADD(part[1], UPPER(low));
+		part[2] = ADD(part[2], LOWER(up));
+		part[3] = ADD(part[3], UPPER(up));
+	}
+	int64_t signs = (int64_t)(chunks << 31);
+	uint64_t low = grid_fold(sum_lanes(part[0]), (int64_t)sum_lanes(part[1]));
+	uint64_t up = grid_fold(sum_lanes(part[2]), (int64_t)sum_lanes(part[3]) - signs);
+	return grid_fold(low, (int64_t)(up % GRID_PRIME));
 }
 #endif
 
@@ -200,22 +209,30 @@ static uint64_t add_weighted(const uint64_t *x, const uint32_t *u, int64_t n)
 	uint64_t sum = 0;
 	int64_t i = 0;
 #ifdef __AVX2__
-	for (; i + UNFOLDED * LANES <= n; i += UNFOLDED * LANES)
-		sum += add_weighted_lanes(x + i, u + i);
+	i = n / (UNFOLDED * LANES) * (UNFOLDED * LANES);
+	sum = add_weighted_lanes(x, u, i);
 #endif
 	return (sum + add_weighted_plainly(x + i, u + i, n - i)) % GRID_PRIME;
 }
 
+/* The weight of the last block that a thread hashed, since a block is several pieces. */
+struct last_block {
+	int64_t block; /* -1: none */
+	uint32_t v;
+};
+
 /* Returns the checksum of the sums x of elements [at, at + n) of a call. */
-static uint64_t checksum(
-	const struct grid_check *c, const uint64_t *x, int64_t at, int64_t n)
+static uint64_t checksum(const struct grid_check *c, const uint64_t *x, int64_t at,
+	int64_t n, struct last_block *last)
 {
 	uint64_t sum = 0;
 	for (int64_t i = 0, len; i < n; i += len) {
 		int64_t index = c->first + at + i, skip = index % GRID_BLOCK;
+		int64_t block = index / GRID_BLOCK;
+		if (block != last->block)
+			*last = (struct last_block){block, grid_block_weight(c, block)};
 		len = min64(n - i, GRID_BLOCK - skip);
-		sum += add_weighted(x + i, c->u + skip, len) *
-		       grid_block_weight(c, index / GRID_BLOCK) % GRID_PRIME;
+		sum += add_weighted(x + i, c->u + skip, len) * last->v % GRID_PRIME;
 	}
 	return sum;
 }
@@ -265,7 +282,7 @@ static void add_two_leaves(
  * which takes a third of the time. Adds the checksum, if wanted. Returns false, with nothing done,
  * if that is not possible. */
 static bool round_leaves(const struct grid_sum *s, int64_t at, int64_t n, float scale,
-	double unit, uint64_t *check)
+	double unit, uint64_t *check, struct last_block *last)
 {
 	static const float zeros[PIECE];
 	double acc[PIECE];
@@ -290,9 +307,23 @@ static bool round_leaves(const struct grid_sum *s, int64_t at, int64_t n, float 
 		uint64_t sums[PIECE];
 		for (int64_t i = 0; i < n; i++)
 			sums[i] = to_integer(acc[i]);
-		*check += checksum(s->check, sums, at, n);
+		*check += checksum(s->check, sums, at, n, last);
 	}
 	return true;
+}
+
+/* Sums and rounds the elements of a piece from `at` on. Returns their checksum, or 0. */
+static uint64_t sum_and_round(const struct grid_sum *s, int64_t at, float scale,
+	double unit, struct grid *grid, struct last_block *last)
+{
+	uint64_t buf[PIECE], check = 0;
+	int64_t n = min64(PIECE, s->n - at);
+	if (round_leaves(s, at, n, scale, unit, &check, last))
+		return check;
+	const uint64_t *sum = sum_piece(s, at, n, scale, grid, buf);
+	if (s->rounded)
+		round_sums(s->rounded + at, sum, n, unit);
+	return s->check ? checksum(s->check, sum, at, n, last) : 0;
 }
 
 /* Sets (or with s->add increases) the sums, and the rounded sums and the checksum if wanted; counts
@@ -305,25 +336,24 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	BUG_ON(s->levels < 0 || s->levels > 62);
 	BUG_ON(grid->exponent < GRID_MIN_EXPONENT || grid->exponent > GRID_MAX_EXPONENT);
 	uint64_t check = 0;
-#pragma omp parallel for if (s->n > PARALLEL_FROM) reduction(+ : check)
-	for (int64_t at = 0; at < s->n; at += PIECE) {
-		uint64_t buf[PIECE];
-		int64_t n = min64(PIECE, s->n - at);
-		if (round_leaves(s, at, n, scale, unit, &check))
-			continue;
-		const uint64_t *sum = sum_piece(s, at, n, scale, grid, buf);
-		if (s->rounded)
-			round_sums(s->rounded + at, sum, n, unit);
-		if (s->check)
-			check += checksum(s->check, sum, at, n);
+	struct grid ignored = *grid;
+	if (!s->sum && !s->rounded)
+		grid = &ignored;
+#pragma omp parallel if (s->n > PARALLEL_FROM) reduction(+ : check)
+	{
+		struct last_block last = {.block = -1};
+#pragma omp for nowait
+		for (int64_t at = 0; at < s->n; at += PIECE)
+			check += sum_and_round(s, at, scale, unit, grid, &last);
 	}
 	if (s->check)
 		add_to_word(s->check, check);
 }
 
 /* Adds the counts of bad elements to a sum of squares, as -infinities and NaNs. */
-void K(grid_count)(struct device *d, struct exact *x, const struct grid *grid)
+void K(grid_count)(struct device *d, struct exact *x, struct grid *grid)
 {
+	grid->check %= GRID_PRIME;
 	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }

@@ -160,9 +160,10 @@ void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 }
 
 void K(step_end)(struct device *d, struct step_end *to, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms)
+	const struct exact *squares, const struct step_terms *terms, const uint64_t *word,
+	int n_words)
 {
-	*to = step_end_of(exact_round(loss), exact_round(squares), terms);
+	*to = step_end_of(exact_round(loss), exact_round(squares), terms, word, n_words);
 }
 
 /* Returns the sum of squares of a row in double, over 16 lanes that are then added as a tree. */

@@ -71,12 +71,48 @@ static __device__ inline void store_sum(
 	}
 }
 
+/* Adds the checksum of a thread block's sums to the word; a block-wide sync. `to`: elements i to
+ * i + GRID_N - 1 of the call; 0 after the last one. The elements of a thread block are in at most
+ * two blocks of weights. */
+static __device__ inline void add_checksum(
+	const struct grid_check &c, const uint64_t (&to)[GRID_N], int64_t i)
+{
+	const int64_t per_thread_block = (int64_t)THREADS * GRID_N;
+	const int64_t begin = c.first + (int64_t)blockIdx.x * per_thread_block;
+	const int64_t block = begin / GRID_BLOCK, at = c.first + i;
+	uint64_t word = 0;
+	for (int k = 0; k < 2; k++) {
+		int64_t from = (block + k) * GRID_BLOCK, end = from + GRID_BLOCK;
+		if (from >= begin + per_thread_block)
+			break;
+		uint64_t lower = 0;
+		int64_t upper = 0;
+#pragma unroll
+		for (int j = 0; j < GRID_N; j++) {
+			if (at + j < from || at + j >= end)
+				continue;
+			uint32_t u = c.u[(at + j) % GRID_BLOCK];
+			lower += (to[j] & UINT32_MAX) * u;
+			upper += (int64_t)(int32_t)(to[j] >> 32) * (int64_t)u;
+		}
+		uint64_t sum = row_sum<WARPS_PER_BLOCK>(grid_fold(lower, upper));
+		if (threadIdx.x == 0)
+			word += sum % GRID_PRIME * grid_block_weight(&c, block + k) %
+				GRID_PRIME;
+	}
+	word %= GRID_PRIME;
+	if (threadIdx.x == 0)
+		atomicAdd((unsigned long long *)c.word,
+			c.subtract ? GRID_PRIME - word : word);
+}
+
 /* Sums all parts for one pack per thread: stores the sums (unless `sum` is NULL) and the rounded
- * sums (unless NULL), and adds the counts of bad elements to *grid. T: the type of leaves. */
-template <typename T>
+ * sums (unless NULL), and adds the counts of bad elements to *grid (unless both are NULL). T: the
+ * type of leaves. */
+template <typename T, bool CHECKED>
 static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	const struct grid_parts parts, int64_t n, float max_units, struct grid *grid,
-	bool whole)
+	bool whole, const struct grid_check check)
 {
 	const float scale = (float)power_of_2(grid->exponent);
 	const double unit = power_of_2(-grid->exponent);
@@ -96,10 +132,14 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 		add_sum(to, (const uint64_t *)parts.p[k] + i, left, whole);
 	if (sum)
 		store_sum(sum + i, to, left, whole);
+	if (CHECKED)
+		add_checksum(check, to, i);
 	for (int j = 0; j < GRID_N; j++)
 		x[j] = (float)((double)(int64_t)to[j] * unit);
 	if (rounded)
 		store(rounded + i, x, left, whole);
+	if (!sum && !rounded)
+		return;
 	if (!__any_sync(ALL_LANES, bad.beyond || bad.not_finite)) /* the usual case */
 		return;
 	bad.beyond = warp_sum(bad.beyond);
@@ -126,7 +166,8 @@ static bool append_parts(
 	return whole;
 }
 
-/* Launches grid_sum_kernel() for GRID_PARTS parts at a time; the last launch also rounds. */
+/* Launches grid_sum_kernel() for GRID_PARTS parts at a time; the last launch also rounds, and adds
+ * the checksum. */
 template <typename T>
 static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
@@ -142,29 +183,33 @@ static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *g
 		parts.leaves = parts.n;
 		whole &= append_parts<T>(&parts, from, n, false);
 		bool add = s->add || done, last = done + n == s->n_parts;
+		bool checks = last && s->check;
 		launch(d, "grid_sum", grid_of_packs(1, s->n, GRID_N), THREADS, 0,
-			grid_sum_kernel<T>, (uint64_t *)s->sum, add,
-			last ? s->rounded : NULL, parts, s->n, ldexpf(1, 62 - s->levels),
-			grid, whole);
+			checks ? grid_sum_kernel<T, true> : grid_sum_kernel<T, false>,
+			(uint64_t *)s->sum, add, last ? s->rounded : NULL, parts, s->n,
+			ldexpf(1, 62 - s->levels), grid, whole,
+			checks ? *s->check : (struct grid_check){});
 		done += n;
 	} while (done < s->n_parts);
 }
 
-/* Sets (or with s->add increases) the sums, and the rounded sums if wanted; counts bad elements. */
+/* Sets (or with s->add increases) the sums, and the rounded sums and the checksum if wanted; counts
+ * bad elements. */
 void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid)
 {
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
-	BUG_ON(s->levels < 0 || s->levels > 62 || s->check);
+	BUG_ON(s->levels < 0 || s->levels > 62);
 	call_by_type(s->leaf_type, [&](auto t) { sum_parts<decltype(t)>(d, s, grid); });
 }
 
-static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)
+static __global__ void grid_count_kernel(struct exact *x, struct grid *grid)
 {
+	grid->check %= GRID_PRIME;
 	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }
 
-void cuda_grid_count(struct device *d, struct exact *x, const struct grid *grid)
+void cuda_grid_count(struct device *d, struct exact *x, struct grid *grid)
 {
 	launch(d, "grid_count", 1, 1, 0, grid_count_kernel, x, grid);
 }

@@ -256,7 +256,8 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 
 /* Computes the step's end: one warp per sum loads it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms)
+	const struct exact *squares, const struct step_terms *terms, const uint64_t *word,
+	int n_words)
 {
 	__shared__ struct exact sum[2];
 	__shared__ double rounded[2];
@@ -269,13 +270,15 @@ static __global__ void step_end_kernel(struct step_end *to, const struct exact *
 		rounded[which] = exact_finish(&sum[which]);
 	__syncthreads();
 	if (threadIdx.x == 0)
-		*to = step_end_of(rounded[0], rounded[1], terms);
+		*to = step_end_of(rounded[0], rounded[1], terms, word, n_words);
 }
 
 void cuda_step_end(struct device *d, struct step_end *to, const struct exact *loss,
-	const struct exact *squares, const struct step_terms *terms)
+	const struct exact *squares, const struct step_terms *terms, const uint64_t *word,
+	int n_words)
 {
-	launch(d, "step_end", 1, 2 * WARP, 0, step_end_kernel, to, loss, squares, terms);
+	launch(d, "step_end", 1, 2 * WARP, 0, step_end_kernel, to, loss, squares, terms,
+		word, n_words);
 }
 
 /* Copies words; `from` NULL: stores zeros. */

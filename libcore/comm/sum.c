@@ -276,21 +276,40 @@ static void sum_checked(struct sum *s, struct grid_sum g, int64_t first,
 	}
 }
 
-/* Counts a rank's contribution to `len` elements from element `first` as received. */
+/* Adds the checksum of `len` elements from element `first` of the packed shard to a word. */
+static void count_part(struct sum *s, struct grid_part part, int64_t first, int64_t len,
+	uint64_t *word, bool subtract)
+{
+	struct grid_check check = s->call.check.result;
+	const struct grid_sum g = {
+		.parts = &part, .n_parts = 1, .n = len, .levels = s->plan->levels};
+	check.word = word;
+	check.subtract = subtract;
+	sum_checked(s, g, first, check, s->call.grid);
+}
+
+/* Counts a part of this rank's sum, `len` elements from element `first`, as received. */
+static void count_received(
+	struct sum *s, struct grid_part part, int64_t first, int64_t len)
+{
+	count_part(s, part, first, len, s->call.check.received, true);
+	count_part(s, part, first, len, s->call.check.added, false);
+}
+
+/* Counts a rank's contribution to `len` elements from element `first` as sent and received. */
 static void check_received(
 	struct sum *s, int rank, struct grid_part part, int64_t first, int64_t len)
 {
 	const struct sum_check *x = &s->call.check;
-	struct grid ignored = *s->call.grid;
-	struct grid_check check = x->result;
-	struct grid_sum g = {
-		.parts = &part, .n_parts = 1, .n = len, .levels = s->plan->levels};
-	check.word = &x->sent[x->ranks[rank]];
-	check.subtract = true;
-	sum_checked(s, g, first, check, &ignored);
-	check.word = x->added;
-	check.subtract = false;
-	sum_checked(s, g, first, check, &ignored);
+	count_part(s, part, first, len, &x->sent[x->ranks[rank]], true);
+	count_received(s, part, first, len);
+}
+
+/* Returns elements of this rank's vector, which has one shard without gaps, from `first` on. */
+static struct grid_part own_part(const struct sum *s, int64_t first)
+{
+	return (struct grid_part){.sum = (const void *)address_in_vector(
+					  s->plan, 0, s->call.own, SUM_INT64, first)};
 }
 
 /* Counts all contributions to `len` elements from element `first` as received. */
@@ -299,6 +318,10 @@ static void check_contributions(
 {
 	int64_t piece;
 	sum_piece(s->plan, s->c->rank, &piece);
+	if (uses_nccl_reduction(s)) {
+		count_received(s, own_part(s, first), first, len);
+		return;
+	}
 	for (int r = 0; r < s->c->size; r++) {
 		if (!contribution_form(&s->call, r))
 			continue;
@@ -459,6 +482,10 @@ static void begin_nccl_reduction(struct sum *s)
 {
 	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);
 	int64_t *own = s->call.own;
+	const struct sum_check *x = &s->call.check;
+	if (x->sent)
+		count_part(s, own_part(s, 0), 0, s->plan->shard[0].n,
+			&x->sent[x->ranks[s->c->rank]], true);
 	simulate_launch(s->c);
 	start_collective(&s->segment[0].requests, COLL_REDUCESCATTER,
 		&(struct coll_args){.send = own,

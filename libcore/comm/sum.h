@@ -79,13 +79,15 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form);
 
 struct sum;
 
-/* Checksums of a sum, in host memory. result.u NULL: none. */
+/* Checksums of a sum. result.u NULL: none. */
 struct sum_check {
 	/* how to hash this rank's piece when it is rounded; `first` is set then */
 	struct grid_check result;
-	/* To locate a wrong sum, else NULL: the checksum of each contribution to this rank's piece
-	 * is subtracted from the word of its rank, sent[ranks[r]], and added to *added. */
-	uint64_t *sent, *added;
+	/* To locate a wrong sum, else NULL; device memory. The checksum of each contribution to this
+	 * rank's piece is subtracted from the word of its rank, sent[ranks[r]], and from *received,
+	 * and added to *added. If NCCL adds the contributions, the sum counts as received, and each
+	 * rank subtracts its contribution from sent[] before. */
+	uint64_t *sent, *received, *added;
 	const int *ranks; /* [size] */
 };
 

@@ -6,9 +6,9 @@ static bool checks_sums(const struct trainer *t)
 	return t->o.check_sums;
 }
 
-static uint64_t word_of_sums(struct trainer *t)
+static void enqueue_word_of_sums(struct trainer *t, uint64_t *word)
 {
-	return store_check_word(t->store);
+	store_check_sums(t->store, word);
 }
 
 static void locate_sums(struct trainer *t)
@@ -29,13 +29,35 @@ static enum checked judge_sums(struct trainer *t, struct str *out)
 }
 
 const struct step_check step_checks[N_STEP_CHECKS] = {
-	[STEP_CHECK_SUMS] = {checks_sums, word_of_sums, locate_sums, judge_sums},
+	[STEP_CHECK_SUMS] = {.is_on = checks_sums,
+		.enqueue_word = enqueue_word_of_sums,
+		.alarm = locate_sums,
+		.verdict = judge_sums},
 };
 
-void checks_words(struct trainer *t, uint64_t word[N_STEP_CHECKS])
+bool checks_are_on(const struct trainer *t)
 {
 	for (int i = 0; i < N_STEP_CHECKS; i++)
-		word[i] = step_checks[i].is_on(t) ? step_checks[i].word(t) : 0;
+		if (step_checks[i].is_on(t))
+			return true;
+	return false;
+}
+
+void checks_enqueue(struct trainer *t)
+{
+	enum { FLOATS = sizeof(uint64_t) / sizeof(float) };
+	for (int i = 0; i < N_STEP_CHECKS && checks_are_on(t); i++) {
+		const struct step_check *x = &step_checks[i];
+		uint64_t *word = &t->end->check[i], here;
+		if (!x->is_on(t)) {
+			t->d.k->zero(&t->d, mat((float *)(void *)word, 1, FLOATS));
+		} else if (x->enqueue_word) {
+			x->enqueue_word(t, word);
+		} else {
+			here = x->word(t);
+			device_put(&t->d, word, &here, sizeof(here));
+		}
+	}
 }
 
 static bool is_wrong(uint64_t word)

@@ -10,8 +10,11 @@
 struct step_check {
 	/* Returns true if the options ask for the check; equal on all ranks. */
 	bool (*is_on)(const struct trainer *t);
-	/* Returns this rank's word, when the gradients of the step have been summed. */
+	/* One of two, when the gradients of the step have been summed and the norm is enqueued:
+	 * returns this rank's word, or enqueues its computation, to a word below GRID_PRIME in device
+	 * memory. */
 	uint64_t (*word)(struct trainer *t);
+	void (*enqueue_word)(struct trainer *t, uint64_t *word);
 	/* Prepares to find the cause, before the step is computed again. Collective. */
 	void (*alarm)(struct trainer *t);
 	/* Returns CHECKED_SPORADIC or CHECKED_PERSISTENT after the step has been computed again,
@@ -20,8 +23,10 @@ struct step_check {
 };
 extern const struct step_check step_checks[N_STEP_CHECKS];
 
-/* Sets the words of this rank; 0: the check is off. */
-void checks_words(struct trainer *t, uint64_t word[N_STEP_CHECKS]);
+/* Returns true if a check is on; equal on all ranks. */
+bool checks_are_on(const struct trainer *t);
+/* If a check is on, sets the words of this rank in t->end; 0 for a check that is off. */
+void checks_enqueue(struct trainer *t);
 /* Returns true if a word, summed over all ranks, is not 0 modulo GRID_PRIME. */
 bool checks_alarmed(const uint64_t word[N_STEP_CHECKS]);
 /* Calls the alarms of these sums. Collective. */

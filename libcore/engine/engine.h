@@ -46,10 +46,14 @@ void start_times_print(const struct start_times *s, struct str *out);
 /* Integers of the caller that are summed over the ranks together with the loss and the norm. */
 enum { STEP_VOTES = 4 };
 
+/* The checks of a step (checks.h). */
+enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
+
 /* The results of a step that the host reads. */
 struct step_report {
 	struct step_end results;
-	int64_t vote[STEP_VOTES]; /* with NCCL; else the host sums them */
+	int64_t vote[STEP_VOTES];      /* with NCCL; else the host sums them */
+	uint64_t check[N_STEP_CHECKS]; /* summed over the ranks, if a check is on */
 };
 
 /* The other workers, if workers average gradients in a warm-up. Calls are collective over all. */

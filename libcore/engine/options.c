@@ -345,7 +345,7 @@ static const struct opt options[] = {
 	{WORDS("check-sums", "no", T(check_sums), 0, CHECK_SUMS_WORDS), .help =
 		"Check all sums of gradients in every step, by checksums. If a sum is wrong, the "
 		"step is computed again before parameters change; if it is wrong again, the run "
-		"ends with exit code 71. Needs --device cpu."},
+		"ends with exit code 71."},
 	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "

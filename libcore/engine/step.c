@@ -48,6 +48,7 @@ struct work {
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
+	bool again;    /* a check found the step wrong, so it is computed again */
 	bool averages; /* averages gradients over all workers: warm-up of local SGD */
 	enum outcome outcome; /* equal on all ranks; if `averages`, on all workers */
 };
@@ -186,13 +187,15 @@ static void write_votes(struct trainer *t, const struct step_votes *votes)
 	device_put(&t->d, t->end->vote, vote, sizeof(vote));
 }
 
-/* Sums the loss, the squared gradient norm and the votes over all ranks, by NCCL. */
+/* Sums the loss, the squared gradient norm, the votes and the words of checks, by NCCL. */
 static void sum_totals_on_device(struct trainer *t)
 {
 	struct comm_requests r = {.c = t->world};
-	void *const sums[] = {t->pass.loss, store_norm_squares(t->store), t->end->vote};
-	const int64_t counts[] = {EXACT_WORDS, EXACT_WORDS, STEP_VOTES};
-	for (size_t i = 0; i < ARRAY_LEN(sums); i++)
+	void *const sums[] = {
+		t->pass.loss, store_norm_squares(t->store), t->end->vote, t->end->check};
+	const int64_t counts[] = {EXACT_WORDS, EXACT_WORDS, STEP_VOTES, N_STEP_CHECKS};
+	size_t n = checks_are_on(t) ? ARRAY_LEN(sums) : ARRAY_LEN(sums) - 1;
+	for (size_t i = 0; i < n; i++)
 		comm_enqueue(&r, COLL_ALLREDUCE,
 			&(struct coll_args){.recv = sums[i],
 				.count = counts[i],
@@ -203,7 +206,7 @@ static void sum_totals_on_device(struct trainer *t)
 	comm_requests_release(&r);
 }
 
-/* Sums the loss, the squared gradient norm and the votes over all ranks, by MPI. */
+/* Sums the loss, the squared gradient norm, the votes and the words of checks, by MPI. */
 static void sum_totals_on_host(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
@@ -216,9 +219,10 @@ static void sum_totals_on_host(
 		uint64_t check[N_STEP_CHECKS];
 	} sums;
 	memset(&sums, 0, sizeof(sums));
-	bool has_others = !is_alone(t);
+	bool has_others = !is_alone(t), checks = has_others && checks_are_on(t);
 	cast_votes(votes, sums.vote);
-	checks_words(t, sums.check);
+	if (checks)
+		device_get(d, sums.check, t->end->check, sizeof(sums.check));
 	if (has_others) {
 		device_get(d, &sums.loss, loss, n_bytes);
 		device_get(d, &sums.squares, squares, n_bytes);
@@ -228,8 +232,9 @@ static void sum_totals_on_host(
 		device_put(d, loss, &sums.loss, n_bytes);
 		device_put(d, squares, &sums.squares, n_bytes);
 	}
+	if (checks)
+		device_put(d, t->end->check, sums.check, sizeof(sums.check));
 	memcpy(r->vote, sums.vote, sizeof(r->vote));
-	memcpy(r->check_word, sums.check, sizeof(r->check_word));
 }
 
 /* Collective, after the backward. All-reduces integers: the loss and the squares of the
@@ -356,13 +361,14 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 		peers->mean_gradient(peers->with);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
+	checks_enqueue(t);
 	if (!is_alone(t)) {
 		step_allreduce(t, votes, r);
 		sum_router(t);
 	}
 	trace_end();
 	d->k->step_end(d, &t->end->results, t->pass.loss, store_norm_squares(t->store),
-		t->terms);
+		t->terms, t->end->check, checks_are_on(t) ? N_STEP_CHECKS : 0);
 }
 
 /* Enqueues the step's work, up to reading its results; also the update, if that may run ahead. */
@@ -425,13 +431,13 @@ static void launch_graph(struct trainer *t)
 	store_forget(t->store);
 }
 
-/* Computes a step, without a graph if it is profiled, traced or observed. */
+/* Computes a step, without a graph if it is profiled, traced, observed, or computed again. */
 static void compute_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	const struct observer *observer = t->pass.observer;
 	int64_t step = t->step + 1;
-	bool profiled = trace_on || observer ||
+	bool profiled = trace_on || observer || w->again ||
 			(t->profile.first <= step && step <= t->profile.last);
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;
@@ -552,6 +558,9 @@ static void collect_result(struct work *w)
 		step_allreduce(t, w->votes, r);
 	if (sums_on_device(t))
 		memcpy(r->vote, t->ended.vote, sizeof(r->vote));
+	memset(r->check_word, 0, sizeof(r->check_word));
+	if (checks_are_on(t))
+		memcpy(r->check_word, t->ended.check, sizeof(r->check_word));
 	step_times(t, r);
 	collect_router(t, r);
 	r->loss = end->loss;
@@ -575,8 +584,10 @@ static void compute_checked_step(struct work *w)
 		return;
 	memcpy(word, r->check_word, sizeof(word));
 	checks_begin_again(w->t, word);
+	w->again = true;
 	compute_step(w);
 	collect_result(w);
+	w->again = false;
 	checks_end_again(w->t, word, r);
 	r->bad |= r->checked == CHECKED_PERSISTENT;
 }

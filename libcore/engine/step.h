@@ -12,9 +12,8 @@ struct step_votes {
 	void *with;
 };
 
-/* The checks of a step (checks.h), and their outcome: right; wrong, but right when the step was
- * computed again; wrong again, so the step is bad. */
-enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
+/* The outcome of the checks of a step: right; wrong, but right when the step was computed again; wrong
+ * again, so the step is bad. */
 enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_PERSISTENT };
 
 struct step_result {

@@ -15,6 +15,7 @@ struct entry {
 		bounds; /* [shards + 1]: shard i is held rows [bounds[i], bounds[i + 1]) */
 	int64_t *packed;  /* [shards]: offset of these rows in the packed shard */
 	int64_t n_leaves; /* leaves that this rank has written for the next sum */
+	bool checked; /* the checksum of this rank's sum is in its word (check_sums.h) */
 	int64_t *
 		n_expert_leaves; /* [experts]: leaves that have rows of the expert; or NULL */
 };

@@ -4,6 +4,7 @@
  * leaf is written, while the backward continues. Round-robin, every micro-batch of a unit is
  * reduced as soon as its leaves are written, so units share memory: blocks alternate between two
  * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself. */
+#include "parallel/check_sums.h"
 #include "parallel/store_flip.h"
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -83,6 +84,7 @@ static void reset_leaves(struct bucket *b)
 	for (int i = 0; i < b->n_entries; i++) {
 		struct entry *e = &b->entry[i];
 		e->n_leaves = 0;
+		e->checked = false;
 		for (int k = 0; k < e->t->experts; k++)
 			e->n_expert_leaves[k] = 0;
 	}
@@ -445,11 +447,13 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	return leaf;
 }
 
-/* Adds a leaf to elements [pos, ...) of this rank's sum; `add` false: overwrites them. */
+/* Adds a leaf to elements [pos, ...) of this rank's sum; `add` false: overwrites them. The `last`
+ * leaf of a turn also adds the checksum of the elements to this rank's word. */
 static void add_to_sum(
-	struct store *s, struct bucket *b, int64_t pos, struct mat x, bool add)
+	struct store *s, struct bucket *b, int64_t pos, struct mat x, bool add, bool last)
 {
 	struct device *d = s->c.device;
+	const struct grid_check check = check_of_contribution(s, b, pos);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = b->leaves.sum + pos,
 			.add = add,
@@ -457,7 +461,8 @@ static void add_to_sum(
 			.n_parts = 1,
 			.leaf_type = x.type,
 			.n = mat_size(x),
-			.levels = b->levels},
+			.levels = b->levels,
+			.check = last && check.u ? &check : NULL},
 		s->impl->grid);
 }
 
@@ -466,8 +471,9 @@ static void record_leaf(struct store *s, struct bucket *b, struct entry *e, stru
 {
 	BUG_ON(++e->n_leaves > b->leaves.per_turn || e->n_expert_leaves);
 	flip_leaf(s, e, b->leaves.adds ? x : mat(leaf_address(s, b, e), x.rows, x.cols));
+	e->checked = b->leaves.adds && e->n_leaves == b->leaves.per_turn;
 	if (b->leaves.adds)
-		add_to_sum(s, b, e->pos, x, e->n_leaves > 1);
+		add_to_sum(s, b, e->pos, x, e->n_leaves > 1, e->checked);
 }
 
 void store_leaf_done(struct store *s, const struct tensor *t, int slice)
@@ -513,7 +519,7 @@ static void record_block(
 	flip_leaf(s, e, b->leaves.adds ? x : store_leaf_block(s, t, slice, expert));
 	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
 	if (b->leaves.adds)
-		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1);
+		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1, false);
 }
 
 void store_leaf_block_done(struct store *s, const struct tensor *t, int slice, int expert)

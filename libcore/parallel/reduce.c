@@ -44,7 +44,7 @@ static void begin_sum(struct store *s, struct bucket *b, const struct reduction_
 		call.add = bucket_adds(b, r);
 	}
 	if (call.own && (r->from == AT_KEPT || r->from == AT_HOST))
-		check_sent_again(s, b, &call);
+		check_sent_again(s, b, row_group(b, r), &call);
 	if (call.own)
 		flip_message(s, b, &call);
 	b->sums.now = sum_begin(&call);
@@ -134,7 +134,7 @@ static void run_swap(struct store *s, struct bucket *b, const struct reduction_r
 	comm_start(&q);
 	comm_wait(&q);
 	comm_requests_release(&q);
-	check_tied(s, b, sum, b->sums.other, other_stage(s));
+	check_tied(s, b, pair, sum, b->sums.other, other_stage(s));
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
 			.add = true,

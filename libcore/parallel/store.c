@@ -209,7 +209,7 @@ struct store *store_new(const struct store_config *c, struct arena *run)
 	if (c->microbatches.n_micro)
 		grads_open(s, measuring);
 	list_parts(s);
-	checks_open(s);
+	checks_open(s, run, measuring);
 	if (!measuring)
 		store_set_grid(s, GRID_EXPONENT);
 	return s;

@@ -237,9 +237,9 @@ void store_gradient_end(
 void store_set_grid(struct store *s, int exponent);
 /* Adapts to new contents of c.microbatches.begin, between two steps. Equal on all ranks. */
 void store_set_turns(struct store *s);
-/* Returns this rank's checksum of a step's sums: the words of all ranks add up to 0, modulo
- * GRID_PRIME, unless a sum went wrong. */
-uint64_t store_check_word(struct store *s);
+/* After store_norm_enqueue(): copies this rank's checksum of a step's sums, below GRID_PRIME, to a word
+ * in device memory. The words of all ranks add up to 0, modulo GRID_PRIME, unless a sum went wrong. */
+void store_check_sums(struct store *s, uint64_t *word);
 /* Locates wrong sums in the step that follows. Collective over the world. */
 void store_locate_sums(struct store *s);
 /* Ends this, and appends the ranks and buckets whose sums were wrong. Returns false if all were

@@ -39,10 +39,10 @@ enum {
 
 /* Checksums of sums (check_sums.h). */
 struct store_checks {
-	uint32_t *u; /* weights; NULL: sums are not checked */
+	uint32_t *u; /* weights, device memory; NULL: sums are not checked */
 	struct philox_key key;
-	uint64_t ignored; /* word of results that another rank counts */
-	/* [buckets][2][ranks of the world], while a wrong sum is located; else NULL. */
+	/* [buckets][N_CHECK][ranks of the world], device memory, while a wrong sum is located; else
+	 * NULL. */
 	uint64_t *word;
 	int64_t buckets, ranks, n_words;
 };

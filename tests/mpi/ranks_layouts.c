@@ -11,7 +11,7 @@
  * Two of three layouts that can have --deal speed have it (DEAL=yes: all): after each step, units get
  * micro-batches as if they had random speeds.
  *
- * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
+ * Every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
  * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
@@ -261,7 +261,7 @@ static void add_layout(
 		data ? ", some tokens count" : "");
 	j->data = data;
 	j->ranks = layout_ranks(&j->o);
-	j->o.check_sums = !test_on_cuda() && (n_jobs % 3 == 0 || getenv("CHECK_SUMS"));
+	j->o.check_sums = n_jobs % 3 == 0 || getenv("CHECK_SUMS");
 	if (layout_can_deal(&j->o) && (n_of[kind] % 3 || getenv("DEAL")))
 		j->o.deal = DEAL_SPEED;
 	j->control = control_of(&j->o, data);

@@ -8,7 +8,8 @@ enum { STEPS = 2, STACK = 1 << 18 };
 
 static int n_peers;
 static uint64_t *expected[STEPS],
-	*n_expected; /* [worker][tensor][element]; leaves of an element */
+	*n_expected;	       /* [worker][tensor][element]; leaves of an element */
+static uint64_t *words[STEPS]; /* [worker]: checksums of contributions minus results */
 
 /* ---- a step ---------------------------------------------------------------------- */
 
@@ -249,6 +250,8 @@ static void run_steps(void)
 		backward(p);
 		store_step_end(p->s);
 		check_gradients(p, step);
+		words[step][p->worker] += p->s->impl->grid->check;
+		p->s->impl->grid->check = 0;
 	}
 	p->ended = true;
 	progress++;
@@ -355,6 +358,7 @@ static void open_peer(struct fake_rank *p)
 		.bucket_bytes = 1000,
 		.offload = l->offload,
 		.workers = checked->workers,
+		.check_sums = true,
 		.tile = l->tile};
 	sc.microbatches.lockstep = l->ep > 1;
 	open_file(p, &sc);
@@ -399,6 +403,15 @@ static void run_all(void)
 				wrong("it waits for ever: deadlock");
 		}
 	}
+}
+
+static void check_words(void)
+{
+	for (int step = 0; step < STEPS; step++)
+		for (int w = 0; w < max64(1, checked->workers); w++)
+			if (words[step][w] && !fault->code)
+				err_set(fault, EX_FAILED,
+					"step %d: the checksums do not add up", step + 1);
 }
 
 /* Elements of all buckets are rounded by one rank of those that share the bucket, in each step. */
@@ -472,14 +485,18 @@ int reduction_check(const struct reduction_case *c, struct err *e)
 	n_expected = xcalloc((size_t)n, sizeof(*n_expected));
 	for (int step = 0; step < STEPS; step++) {
 		expected[step] = xcalloc((size_t)(n * workers), sizeof(**expected));
+		words[step] = xcalloc((size_t)workers, sizeof(**words));
 		for (int w = 0; w < workers; w++)
 			add_leaves(peers->table, step, w);
 	}
 	run_all();
 	check_rounded();
+	check_words();
 	close_all();
-	for (int step = 0; step < STEPS; step++)
+	for (int step = 0; step < STEPS; step++) {
 		free(expected[step]);
+		free(words[step]);
+	}
 	free(n_expected);
 	arena_release(&scratch);
 	device_close(&device);

@@ -4,6 +4,7 @@
  * tied weight, the offload backend and the kernel that adds. A leaf is a hash of the place that it
  * comes from, an int64 sum is a sum of hashes, and a rounded sum is a hash of a sum. So a gradient
  * has the right value only if each of its leaves is added once, and it is rounded once, at the end.
+ * The checksums of all contributions and results of a step add up to 0 (check_sums.h).
  *
  * Memory that a sum writes is rubbish until the rank waits for the sum. Memory that it reads must
  * not change until then. */

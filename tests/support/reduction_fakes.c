@@ -66,6 +66,16 @@ static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_byt
 	       (const char *)b < (const char *)a + a_bytes;
 }
 
+void fake_checksum(
+	const struct grid_check *c, const uint64_t *sum, int64_t n, int64_t first)
+{
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t weight =
+			hash_mix((uint64_t)c->bucket << 40 | (uint64_t)(first + i));
+		*c->word += (c->subtract ? -sum[i] : sum[i]) * weight;
+	}
+}
+
 void fake_grid_sum(struct device *d, const struct grid_sum *g, struct grid *grid)
 {
 	uint64_t *sum = (uint64_t *)g->sum;
@@ -83,6 +93,8 @@ void fake_grid_sum(struct device *d, const struct grid_sum *g, struct grid *grid
 			sum[i] = v;
 		if (g->rounded)
 			((uint32_t *)(void *)g->rounded)[i] = rounded(v);
+		if (g->check)
+			fake_checksum(g->check, &v, 1, g->check->first + i);
 	}
 	now->rounded += g->rounded ? g->n : 0;
 }
@@ -300,6 +312,10 @@ static void add_piece(struct exchange *x, struct member *m, int owner)
 			m->kept[i] = v;
 		if (m->result)
 			m->result[first + i] = p->levels ? rounded(v) : (uint32_t)v;
+		if (m->result && p->levels && m->call.check.result.u) {
+			sum_locate(p, p->wants[owner], first + i, &at);
+			fake_checksum(&m->call.check.result, &v, 1, at);
+		}
 	}
 	m->p->rounded += m->result && !ready && p->levels ? n : 0;
 }

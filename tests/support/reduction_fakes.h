@@ -60,6 +60,10 @@ void yield(void);
 uint64_t widen(uint32_t leaf);
 uint32_t rounded(uint64_t sum);
 void fake_grid_sum(struct device *d, const struct grid_sum *g, struct grid *grid);
+/* Adds the checksum of n sums, of which the first has this index in its bucket. Modulo 2^64, since these
+ * sums wrap. */
+void fake_checksum(
+	const struct grid_check *c, const uint64_t *sum, int64_t n, int64_t first);
 /* store.add_workers */
 void add_workers(void *with, int64_t *sum, int64_t n);
 uint64_t file_enqueue(struct offload_backend *x, bool write, void *memory,

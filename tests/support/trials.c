@@ -210,6 +210,7 @@ static void add_state(struct kernel_calls *to, struct mat x)
 		{KERNEL_exact_sum, .n = {n}},
 		{KERNEL_exact_sumsq, .m = {x}},
 		{KERNEL_grid_sum, .n = {n, 2, 1, GRID_ADD | GRID_KEPT | GRID_ROUNDED}},
+		{KERNEL_grid_sum, .n = {n, 2, 1, GRID_KEPT | GRID_ROUNDED | GRID_CHECKED}},
 		{KERNEL_grid_sum,
 			.m = {{.type = DT_BF16}},
 			.n = {n, 1, 0, GRID_ADD | GRID_KEPT}},
