@@ -23,6 +23,7 @@
 	TAG(COLLECT, 4096) /* parallel/store.c: rows of a tensor, to one rank */         \
 	TAG(MATRIX, 2) /* optim/matrix.c: pieces of a matrix, to its owner and back */   \
 	TAG(PIPELINE, 8192) /* engine/pipe.c: activations and gradients of each stage */ \
+	TAG(HEAL, 1)	    /* engine/replicas_heal.c: copies of state */                \
 	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
 	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */
 

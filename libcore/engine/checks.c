@@ -1,6 +1,8 @@
 /* Checks of a step by integers (checks.h). A check is a row of step_checks[]. */
 #include "engine/checks.h"
 
+#include "engine/check_replicas.h"
+
 static bool checks_sums(const struct trainer *t)
 {
 	return t->o.check_sums;
@@ -30,6 +32,8 @@ static enum checked judge_sums(struct trainer *t, struct str *out)
 
 const struct step_check step_checks[N_STEP_CHECKS] = {
 	[STEP_CHECK_SUMS] = {checks_sums, word_of_sums, locate_sums, judge_sums},
+	[STEP_CHECK_REPLICAS] = {replicas_are_checked, replicas_word, replicas_heal,
+		replicas_verdict},
 };
 
 void checks_words(struct trainer *t, uint64_t word[N_STEP_CHECKS])

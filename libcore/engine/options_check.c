@@ -89,6 +89,9 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
+		{o->check_memory && o->edit.workers,
+			"--check-memory and --edit-workers are mutually exclusive: synchronizations "
+			"change the state between updates"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"--nesterov needs --momentum"},
 		{o->inject_flip.n && o->graph,

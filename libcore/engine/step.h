@@ -14,7 +14,7 @@ struct step_votes {
 
 /* The checks of a step (checks.h), and their outcome: right; wrong, but right when the step was
  * computed again; wrong again, so the step is bad. */
-enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
+enum { STEP_CHECK_SUMS, STEP_CHECK_REPLICAS, N_STEP_CHECKS };
 enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_PERSISTENT };
 
 struct step_result {

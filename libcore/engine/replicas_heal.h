@@ -1,0 +1,35 @@
+/* For check_replicas.c and replicas_heal.c only. */
+#pragma once
+
+#include "engine/engine.h"
+#include "parallel/pieces.h"
+
+/* A piece of this rank's state. */
+struct watched {
+	struct state_piece piece;
+	int64_t copies,
+		copy; /* copies on all ranks, and the number of this one; 0: unknown */
+	bool taken;   /* hash_taken is known */
+	uint64_t hash_taken; /* after the last update */
+};
+
+struct replicas {
+	struct watched *list; /* [n] */
+	int64_t n;
+	uint64_t
+		scalars; /* hash of the loss, norm, learning rate, ... of the last update */
+	bool scalars_changed; /* after the step's end had computed them */
+	struct str found;     /* what replicas_heal() found */
+};
+
+/* A copy of a piece on any rank. */
+struct piece_copy {
+	uint64_t id, hash;
+	int64_t at; /* order of copies: by rank, then index */
+	int rank, index;
+	bool exists, gathered, changed;
+};
+
+/* Sets *all to the copies of the pieces of all ranks, in the order of their ids, then of ranks; the
+ * caller frees it. Returns their number. Collective. */
+int64_t replicas_gather(struct trainer *t, struct piece_copy **all);
