@@ -4,6 +4,7 @@
 #include "engine/replicas_heal.h"
 
 #include <math.h>
+#include <stddef.h>
 
 bool replicas_are_checked(const struct trainer *t)
 {
@@ -95,32 +96,41 @@ void replicas_close(struct trainer *t)
 
 /* ---- what a rank remembers of its last update ------------------------------------ */
 
-enum { N_SCALARS = 19 };
-
-/* Sets list[] to what an update reads besides gradients and state, and what follows from it. */
-static void list_scalars(
-	const struct trainer *t, const struct step_end *e, double list[N_SCALARS])
+/* Sets the scalars that the step's end computes. */
+static void set_step_scalars(struct replica_scalars *x, const struct step_end *e)
 {
 	const struct update *u = &e->update;
-	const double scalars[N_SCALARS] = {(double)u->lr, (double)u->beta1,
+	const double list[N_STEP_SCALARS] = {(double)u->lr, (double)u->beta1,
 		(double)u->beta2, (double)u->eps, (double)u->grad_scale,
 		(double)u->correct1, (double)u->correct2, (double)u->momentum, u->off,
-		u->nesterov, (double)e->loss, (double)e->grad_norm, t->loss,
-		(double)t->loss_scale, (double)t->scale_good, (double)t->step,
-		(double)t->samples, (double)t->skipped, (double)e->step};
-	for (int i = 0; i < N_SCALARS; i++)
-		list[i] = isnan(scalars[i]) ? (double)NAN : scalars[i];
+		u->nesterov, (double)e->loss, (double)e->grad_norm};
+	for (int i = 0; i < N_STEP_SCALARS; i++)
+		x->of_step[i] = isnan(list[i]) ? (double)NAN : list[i];
 }
 
+/* Sets the scalars that the trainer keeps from step to step. */
+static void set_kept_scalars(struct replica_scalars *x, const struct trainer *t)
+{
+	const double list[N_KEPT_SCALARS] = {t->loss, (double)t->loss_scale,
+		(double)t->scale_good, (double)t->step, (double)t->samples,
+		(double)t->skipped};
+	for (int i = 0; i < N_KEPT_SCALARS; i++)
+		x->kept[i] = isnan(list[i]) ? (double)NAN : list[i];
+}
+
+/* Remembers the scalars of the last update. */
 static void remember_scalars(struct trainer *t)
 {
+	struct replicas *x = t->replicas;
 	struct step_end end;
-	double used[N_SCALARS], got[N_SCALARS];
+	struct replica_scalars computed = {.changed = false};
 	device_get(&t->d, &end, &t->end->results, sizeof(end));
-	list_scalars(t, &end, used);
-	list_scalars(t, &t->ended.results, got);
-	t->replicas->scalars = hash_bytes(used, sizeof(used), 0);
-	t->replicas->scalars_changed = memcmp(used, got, sizeof(used)) != 0;
+	x->scalars.changed = false;
+	set_step_scalars(&x->scalars, &end);
+	set_step_scalars(&computed, &t->ended.results);
+	x->scalars.changed = memcmp(x->scalars.of_step, computed.of_step,
+				     sizeof(computed.of_step)) != 0;
+	x->loss_then = t->loss;
 }
 
 static void hash_watched(struct trainer *t, struct watched *w)
@@ -208,7 +218,10 @@ static uint64_t add_words(const struct trainer *t)
 	uint64_t sum = 0;
 	if (t->o.check_replicas)
 		sum = copy_factor(key, scalars, t->world->size, t->world->rank) *
-		      (x->scalars % GRID_PRIME) % GRID_PRIME;
+		      (hash_bytes(&x->scalars, offsetof(struct replica_scalars, changed),
+			       0) %
+			      GRID_PRIME) %
+		      GRID_PRIME;
 	for (int64_t i = 0; i < x->n; i++) {
 		const struct watched *w = &x->list[i];
 		if (t->o.check_replicas && w->copies > 1)
@@ -226,6 +239,8 @@ uint64_t replicas_word(struct trainer *t)
 	struct replicas *x = t->replicas;
 	if (!x) /* a plan */
 		return 0;
+	set_kept_scalars(&x->scalars, t);
+	x->scalars.changed |= memcmp(&t->loss, &x->loss_then, sizeof(t->loss)) != 0;
 	for (int64_t i = 0; i < x->n; i++)
 		if (x->list[i].taken || (t->o.check_replicas && x->list[i].copies > 1))
 			hash_watched(t, &x->list[i]);

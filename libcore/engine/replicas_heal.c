@@ -7,14 +7,7 @@
 #include "engine/check_replicas.h"
 #include "engine/replicas_heal.h"
 
-/* What a rank used in its last update, and what follows from it. */
-struct used {
-	uint64_t hash;
-	bool changed;
-	double loss;
-	float loss_scale;
-	int64_t scale_good;
-};
+#include <stddef.h>
 
 struct healing {
 	struct trainer *t;
@@ -63,9 +56,15 @@ static void give_up(struct healing *h, int rank, int index, const char *why)
 
 /* ---- the numbers of the last update ---------------------------------------------- */
 
+static bool have_same_numbers(
+	const struct replica_scalars *a, const struct replica_scalars *b)
+{
+	return !memcmp(a, b, offsetof(struct replica_scalars, changed));
+}
+
 /* Returns the rank whose numbers more than half of the ranks have, without ranks that noticed a
  * change; -1: there is none. */
-static int right_numbers(const struct used *all, int n)
+static int right_numbers(const struct replica_scalars *all, int n)
 {
 	int voters = 0;
 	for (int i = 0; i < n; i++)
@@ -73,7 +72,7 @@ static int right_numbers(const struct used *all, int n)
 	for (int i = 0; i < n; i++) {
 		int votes = 0;
 		for (int k = 0; k < n; k++)
-			votes += !all[k].changed && all[k].hash == all[i].hash;
+			votes += !all[k].changed && have_same_numbers(&all[k], &all[i]);
 		if (2 * votes > voters)
 			return i;
 	}
@@ -86,26 +85,24 @@ static void judge_numbers(struct healing *h)
 	struct trainer *t = h->t;
 	struct replicas *x = t->replicas;
 	int n = t->world->size;
-	const struct used own = {
-		x->scalars, x->scalars_changed, t->loss, t->loss_scale, t->scale_good};
-	scoped_ptr struct used *all = xcalloc((size_t)n, sizeof(*all));
-	comm_allgather(t->world, &own, all, sizeof(own));
+	scoped_ptr struct replica_scalars *all = xcalloc((size_t)n, sizeof(*all));
+	comm_allgather(t->world, &x->scalars, all, sizeof(*all));
 	int right = right_numbers(all, n);
-	if (right < 0)
+	if (right < 0) {
 		give_up(h, 0, -1,
 			" differ between ranks, and no majority shows which are right");
-	for (int i = 0; i < n && right >= 0; i++) {
-		h->used_wrong[i] = all[i].hash != all[right].hash;
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		h->used_wrong[i] = !have_same_numbers(&all[i], &all[right]);
 		if (h->used_wrong[i])
 			report_finding(h, i, -1, " differ from rank", right);
 	}
-	if (right < 0)
-		return;
-	x->scalars = all[right].hash;
-	x->scalars_changed = false;
-	t->loss = all[right].loss;
-	t->loss_scale = all[right].loss_scale;
-	t->scale_good = all[right].scale_good;
+	x->scalars = all[right];
+	x->scalars.changed = false;
+	t->loss = x->loss_then = all[right].kept[0];
+	t->loss_scale = (float)all[right].kept[1];
+	t->scale_good = (int64_t)all[right].kept[2];
 }
 
 /* ---- a piece --------------------------------------------------------------------- */

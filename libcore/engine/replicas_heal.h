@@ -13,13 +13,20 @@ struct watched {
 	uint64_t hash_taken; /* after the last update */
 };
 
+/* Numbers that all ranks have: what the last update used besides state and gradients, with what
+ * follows from it, and what a trainer keeps from step to step. */
+enum { N_STEP_SCALARS = 12, N_KEPT_SCALARS = 6 };
+struct replica_scalars {
+	double of_step[N_STEP_SCALARS], kept[N_KEPT_SCALARS];
+	bool changed; /* after they were computed, on this rank */
+};
+
 struct replicas {
 	struct watched *list; /* [n] */
 	int64_t n;
-	uint64_t
-		scalars; /* hash of the loss, norm, learning rate, ... of the last update */
-	bool scalars_changed; /* after the step's end had computed them */
-	struct str found;     /* what replicas_heal() found */
+	struct replica_scalars scalars;
+	double loss_then; /* the trainer's loss after the last step */
+	struct str found; /* what replicas_heal() found */
 };
 
 /* A copy of a piece on any rank. */
