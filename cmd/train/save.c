@@ -113,7 +113,8 @@ static bool check_before_save(struct run *r)
 	struct trainer *t = &r->t;
 	scoped_str found = {0};
 	if (!t->state_is_wrong && replicas_check_now(t, &found)) {
-		report_event(r, "before a checkpoint: %s", found.s);
+		report_event(r, "step %lld: before a checkpoint: %s", (long long)t->step,
+			found.s);
 		if (run_is_first(r))
 			warn("step %lld: before a checkpoint: %s", (long long)t->step,
 				found.s);

@@ -99,7 +99,7 @@ ends() { # FLIP TEXT [OPTION...]
 	clean 2 --cp 2
 	heals 1:3:weight 'parameters of the bucket of'
 	clean 4 --fsdp 4 -a llama --experts 4 --ep 2 --zero 1
-	heals 3:3:weight:layers.0.feed_forward.experts.w13.weight 'parameters of the bucket of'
+	heals 3:3:weight:layers.1.experts.w13.weight 'parameters of the bucket of'
 	clean 2 --dp 2 --offload optimizer --offload-to .
 	heals 1:3:moment 'exp_avg of the bucket of'
 	clean 2 --dp 2 --offload all --offload-to .
