@@ -81,17 +81,54 @@ static void visit_piece(struct store *s, const struct state_piece *x,
 	}
 }
 
-static void add_to_hash(void *hash, float *p, int64_t n)
+/* A checksum of bits: of pairs of floats, as integers of 64 bits. */
+struct checksum {
+	struct device *d;
+	struct grid_check check;
+};
+
+static void add_pairs(struct checksum *x, const int64_t *pairs, int64_t n)
 {
-	hash_add(hash, p, (size_t)n * sizeof(*p));
+	const struct grid_part part = {.sum = pairs};
+	struct grid ignored = {.exponent = GRID_EXPONENT};
+	x->d->k->grid_sum(x->d,
+		&(struct grid_sum){
+			.parts = &part, .n_parts = 1, .n = n, .check = &x->check},
+		&ignored);
+	x->check.first += n;
+}
+
+/* Adds contiguous floats; the last one is a pair with 0 if their number is odd. */
+static void add_floats(void *context, float *p, int64_t n)
+{
+	struct checksum *x = context;
+	int64_t pairs[GRID_BLOCK + 1];
+	bool aligned = (uintptr_t)p % sizeof(*pairs) == 0;
+	if (aligned)
+		add_pairs(x, (const int64_t *)(const void *)p, n / 2);
+	for (int64_t at = aligned ? n / 2 * 2 : 0; at < n; at += 2 * GRID_BLOCK) {
+		int64_t floats = min64(n - at, 2 * GRID_BLOCK);
+		pairs[floats / 2] = 0;
+		memcpy(pairs, p + at, (size_t)floats * sizeof(*p));
+		add_pairs(x, pairs, ceil_div(floats, 2));
+	}
 }
 
 void state_pieces_hash(struct store *s, struct state_piece *list, int64_t n)
 {
+	uint32_t **u = &s->impl->piece_weights;
+	if (!*u) {
+		*u = xcalloc(GRID_BLOCK, sizeof(**u));
+		grid_weights(s->c.seed, *u);
+	}
 	for (int64_t i = 0; i < n; i++) {
-		struct hash_state *hash = hash_open();
-		visit_piece(s, &list[i], add_to_hash, hash);
-		list[i].hash = hash_close(hash);
+		struct checksum x = {.d = s->c.device,
+			.check = {.u = *u,
+				.key = grid_check_key(s->c.seed),
+				.bucket = (uint32_t)list[i].id,
+				.word = &list[i].hash}};
+		list[i].hash = 0;
+		visit_piece(s, &list[i], add_floats, &x);
 	}
 }
 

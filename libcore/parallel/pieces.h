@@ -11,13 +11,13 @@ struct state_piece {
 	int group, shard;
 	bool gathered;
 	uint64_t id;   /* equal for copies of a piece, on one rank or several */
-	uint64_t hash; /* of its bits: state_pieces_hash() */
+	uint64_t hash; /* checksum of its bits, below GRID_PRIME: state_pieces_hash() */
 };
 
 /* Lists the pieces of this rank that have elements, in *list, which the caller frees. Returns their
  * number. */
 int64_t state_pieces_list(const struct store *s, struct state_piece **list);
-/* Sets the hashes of n pieces. Needs host memory. */
+/* Sets the hashes of n pieces. The checksum (kernels/grid.h) misses no single bit. Needs host memory. */
 void state_pieces_hash(struct store *s, struct state_piece *list, int64_t n);
 /* Returns the number of floats of a piece. */
 int64_t state_piece_floats(const struct state_piece *x);
