@@ -402,7 +402,7 @@ static int compare_common_checkpoints(struct locating *x, struct err *e)
 
 /* Returns how to replay run i (0: control, 1: test) up to the step that differs. Borrows
  * from *x. */
-static struct replay make_replay(struct locating *x, int i, int64_t first, bool each_step)
+static struct replay make_replay(struct locating *x, int i, int64_t first, bool narrows)
 {
 	static const char *const names[2][2] = {
 		{"control", "test"}, {"control-steps", "test-steps"}};
@@ -411,19 +411,18 @@ static struct replay make_replay(struct locating *x, int i, int64_t first, bool 
 		.launcher = x->o->launcher,
 		.from = x->range.from[i],
 		.directory = x->directory,
-		.name = names[each_step][i],
+		.name = names[narrows][i],
 		.first = first,
 		.last = x->range.differs,
-		.signals = &x->signals,
-		.each_step = each_step};
+		.signals = &x->signals};
 }
 
 /* Replays the control, then the test, and reads their hashes into l. Returns -1 with *e set. */
-static int replay_both(struct locating *x, int64_t first, bool each_step,
+static int replay_both(struct locating *x, int64_t first, bool narrows,
 	struct tensor_hashes l[2], struct err *e)
 {
 	for (int i = 0; i < 2; i++) {
-		struct replay r = make_replay(x, i, first, each_step);
+		struct replay r = make_replay(x, i, first, narrows);
 		if (replay_run(&r, &l[i], e))
 			return -1;
 	}

@@ -34,7 +34,6 @@ struct replay {
 	const char *name;      /* common name of the files, without a suffix */
 	int64_t first, last; /* steps whose tensors are hashed; the run ends after them */
 	struct held_signals *signals;
-	bool each_step; /* logs a hash of the parameters after each step */
 };
 
 /* Appends the config of a replay. The log is not trusted: only options are kept that determine

@@ -126,7 +126,6 @@ static void make_arguments(const struct replay *r, struct strs *args)
 	add_option(args, "--eval-every", xstrdup("0"));
 	add_option(args, "--sample-every", xstrdup("0"));
 	add_option(args, "--log-every", xstrdup("1"));
-	add_option(args, "--check-replicas-every", xstrdup(r->each_step ? "1" : "0"));
 	args->v = xrealloc(args->v, (size_t)(args->n + 1) * sizeof(*args->v));
 	args->v[args->n] = NULL;
 }
@@ -254,8 +253,8 @@ int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Reads the next event "TIME step=N replicas 0xHASH ..." and moves *text after it. */
-static bool next_replica_hash(
+/* Reads the next event "TIME step=N parameters 0xHASH" and moves *text after it. */
+static bool next_parameters_hash(
 	const char **text, long long *step, unsigned long long *hash)
 {
 	while (**text) {
@@ -264,7 +263,7 @@ static bool next_replica_hash(
 		snprintf(
 			line, sizeof(line), "%.*s", (int)min64((int64_t)len, 159), *text);
 		*text += len + ((*text)[len] == '\n');
-		if (sscanf(line, "%*s step=%lld replicas %llx", step, hash) == 2)
+		if (sscanf(line, "%*s step=%lld parameters %llx", step, hash) == 2)
 			return true;
 	}
 	return false;
@@ -282,8 +281,8 @@ int replay_find_difference(
 	long long i, j;
 	unsigned long long p, q;
 	*step = -1;
-	while (!rc && *step < 0 && next_replica_hash(&x, &i, &p) &&
-		next_replica_hash(&y, &j, &q))
+	while (!rc && *step < 0 && next_parameters_hash(&x, &i, &p) &&
+		next_parameters_hash(&y, &j, &q))
 		if (i != j || p != q)
 			*step = i < j ? i : j;
 	for (int k = 0; k < 2; k++) {

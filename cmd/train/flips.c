@@ -171,8 +171,10 @@ void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	step_run_on(t, flipped ? flipped : windows, votes, r);
 	store_flip(t->store, FLIP_UPDATE);
 	struct flip *loss = flips_due(f, FLIP_NORM, "loss");
-	if (loss)
+	if (loss) {
 		flips_do(f, loss, NULL, &r->global_loss, sizeof(r->global_loss), "loss");
+		t->loss = (double)r->global_loss;
+	}
 	t->pass.observer = p.observer;
 	t->before_update = p.before_update;
 	t->before_update_with = p.before_update_with;

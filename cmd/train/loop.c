@@ -196,20 +196,6 @@ static void write_sample(struct run *r)
 		inference_close(&x);
 }
 
-/* Compares all replicas of parameters, and reports it. Returns an exit code. Collective. */
-static int check_replicas(struct run *r)
-{
-	scoped_str who = {0};
-	uint64_t hash = store_hash(r->t.store);
-	bool agree = store_replicas_agree(r->t.store, &who);
-	if (!agree && run_is_first(r))
-		warn("step %lld: the parameters differ between replicas, on rank%s",
-			(long long)r->t.step, who.s ? who.s : "s");
-	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
-		agree ? "are the same" : "DIFFER");
-	return agree ? 0 : EX_FAILED;
-}
-
 static void show_progress(struct run *r, const struct step_result *s)
 {
 	char note[64];
@@ -220,7 +206,7 @@ static void show_progress(struct run *r, const struct step_result *s)
 
 /* Actions that are due after a step. */
 struct due {
-	bool last, log, eval, replicas, save, sample;
+	bool last, log, eval, save, sample;
 };
 
 /* Returns what is due after this step: logging, evaluation, checkpoint and so on. */
@@ -230,7 +216,6 @@ static struct due find_due_actions(struct run *r)
 	const struct train_opts *o = &t->o;
 	struct due due = {.last = t->step == o->steps, .log = report_is_due(r)};
 	due.eval = local_sgd_is_due(r, o->eval_every) || (due.last && o->eval_every);
-	due.replicas = o->check_replicas_every && t->step % o->check_replicas_every == 0;
 	due.save = local_sgd_is_due(r, o->ckpt_every) || r->now.save;
 	due.sample = local_sgd_is_due(r, o->sample_every);
 	return due;
@@ -276,7 +261,7 @@ static int after_step(struct run *r, const struct step_result *s)
 			(double)s->loss_scale);
 	if (s->empty)
 		report_event(r, "no token of the batch counts: nothing is updated");
-	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
+	if (due.eval || due.save || due.sample || due.last || r->now.stop)
 		local_sgd_complete(r);
 	if (r->now.stop) /* first: the sender of the signal may not wait for an evaluation */
 		save_now(r, "stopped", SAVE_AND_WAIT);
@@ -284,13 +269,11 @@ static int after_step(struct run *r, const struct step_result *s)
 	show_progress(r, s);
 	if (s->vote[VOTE_WRITTEN] == r->t.world->size)
 		save_end(r);
-	if (due.replicas && check_replicas(r))
-		return EX_FAILED; /* without saving this step */
 	run_vault_copy(r, due.last || r->now.stop);
 	save_if_due(r, &due, best);
 	if (due.sample)
 		write_sample(r);
-	return 0;
+	return r->t.state_is_wrong ? EX_OSERR : 0;
 }
 
 /* ---- on a GPU -------------------------------------------------------------------- */
@@ -357,7 +340,7 @@ static int fail_step(struct run *r, struct step_result *s)
 	err_set(&e, EX_FAILED, "%s", why);
 	if (run_is_first(r))
 		err_print(&e);
-	if (wrong) /* nothing was updated, so the state is good */
+	if (wrong) /* nothing was updated */
 		save_now(r, "before a wrong step", SAVE_AND_WAIT);
 	report_publish_now(r);
 	str_free(&s->why);
@@ -468,6 +451,9 @@ static int run_step(struct run *r)
 			(long long)r->t.step, -s.grid);
 	if (s.checked == CHECKED_SPORADIC)
 		report_event(r, "%s", s.found.s);
+	if (r->t.o.hash_tensors && !s.bad) /* for pt-compare --locate */
+		report_event(r, "parameters 0x%016llx",
+			(unsigned long long)store_hash(r->t.store));
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);
@@ -496,8 +482,8 @@ static int train(struct run *r)
 		save_now(r, "stopped", SAVE_AND_WAIT);
 	save_end(r);
 	progress_end(&r->report.bar);
-	if (rc)
-		return rc;
+	if (rc || t->state_is_wrong)
+		return rc ? rc : EX_OSERR;
 	if (r->deserted) { /* the steps since the last checkpoint are lost */
 		report_event(r, "stopped: another worker has ended");
 		return EX_FAILED;

@@ -1,4 +1,5 @@
 /* Checkpoints of a run: when one is due, how it is written, and which are kept. */
+#include "engine/check_replicas.h"
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -105,6 +106,22 @@ void save_end(struct run *r)
 	report_saving_end(r, rc, &e);
 }
 
+/* Compares replicas, and the state with the last update, if the run has such checks. Returns false
+ * if the state is wrong. Collective. */
+static bool check_before_save(struct run *r)
+{
+	struct trainer *t = &r->t;
+	scoped_str found = {0};
+	if (!t->state_is_wrong && replicas_check_now(t, &found)) {
+		report_event(r, "step %lld: before a checkpoint: %s", (long long)t->step,
+			found.s);
+		if (run_is_first(r))
+			warn("step %lld: before a checkpoint: %s", (long long)t->step,
+				found.s);
+	}
+	return !t->state_is_wrong;
+}
+
 void save_now(struct run *r, const char *why, enum save_mode mode)
 {
 	const bool background = mode == SAVE_IN_BACKGROUND;
@@ -118,9 +135,11 @@ void save_now(struct run *r, const char *why, enum save_mode mode)
 		return;
 	}
 	double begin = clock_seconds();
+	r->saver.tried_step = t->step;
+	if (!check_before_save(r))
+		return;
 	save_end(r);
 	save_wait_prune(r);
-	r->saver.tried_step = t->step;
 	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = has_lowest_loss(r), .begin = begin};
 	ckpt_set_path(&r->saver.now.path, r->dir.ckpt_path, t->step);

@@ -77,7 +77,7 @@ static void record_other_calls(
 		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
 	if (o->edit.workers)
 		call_sync_kernels(&d, o, mat(&x, ROWS, c->dim));
-	if (o->check_replicas_every)
+	if (o->ckpt || o->hash_tensors)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
 }
 

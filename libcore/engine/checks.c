@@ -1,6 +1,8 @@
 /* Checks of a step by integers (checks.h). A check is a row of step_checks[]. */
 #include "engine/checks.h"
 
+#include "engine/check_replicas.h"
+
 static bool checks_sums(const struct trainer *t)
 {
 	return t->o.check_sums;
@@ -33,6 +35,10 @@ const struct step_check step_checks[N_STEP_CHECKS] = {
 		.enqueue_word = enqueue_word_of_sums,
 		.alarm = locate_sums,
 		.verdict = judge_sums},
+	[STEP_CHECK_REPLICAS] = {.is_on = replicas_are_checked,
+		.word = replicas_word,
+		.alarm = replicas_heal,
+		.verdict = replicas_verdict},
 };
 
 bool checks_are_on(const struct trainer *t)

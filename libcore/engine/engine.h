@@ -47,7 +47,7 @@ void start_times_print(const struct start_times *s, struct str *out);
 enum { STEP_VOTES = 4 };
 
 /* The checks of a step (checks.h). */
-enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
+enum { STEP_CHECK_SUMS, STEP_CHECK_REPLICAS, N_STEP_CHECKS };
 
 /* The results of a step that the host reads. */
 struct step_report {
@@ -152,7 +152,9 @@ struct trainer {
 		int64_t bytes;
 		enum { COPY_NONE, COPY_PLANNED, COPY_ALLOCATED } state;
 	} copy;
-	const struct peers *peers;	     /* NULL: none */
+	struct replicas *replicas; /* of check_replicas.c; NULL: nothing is compared */
+	bool state_is_wrong;	   /* a check found it, and could not replace it */
+	const struct peers *peers; /* NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
 	ckpt_opener *open_model; /* opens the model of a new run; NULL: ckpt_open() */
 	struct start_times start;

@@ -342,10 +342,19 @@ static const struct opt options[] = {
 		"progress, and print which ranks are missing in which operation (0: wait forever)."},
 
 	{OPT_GROUP, .name = "Silent corruption", .arg = "pt-referee"},
-	{WORDS("check-sums", "no", T(check_sums), 0, CHECK_SUMS_WORDS), .help =
+	{WORDS("check-sums", "no", T(check_sums), 0, CHECK_WORDS), .help =
 		"Check all sums of gradients in every step, by checksums. If a sum is wrong, the "
 		"step is computed again before parameters change; if it is wrong again, the run "
 		"ends with exit code 71."},
+	{WORDS("check-replicas", "no", T(check_replicas), 0, CHECK_WORDS), .help =
+		"Compare all replicas of parameters and optimizer state in every step, and the loss, "
+		"norm and learning rate of all ranks. If they differ, wrong replicas are replaced, "
+		"and the step is computed again before parameters change; if no majority shows "
+		"which are right, the run ends with exit code 71. Needs --device cpu."},
+	{WORDS("check-memory", "no", T(check_memory), 0, CHECK_WORDS), .help =
+		"Compare parameters and optimizer state in every step with their checksums after the "
+		"last update, to detect changes in memory or files. Replicas are replaced; "
+		"without a replica, the run ends with exit code 71. Needs --device cpu."},
 	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
@@ -604,9 +613,6 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "publish-secs", "SECONDS", "30", T(publish_secs), OPT_RUN, 0, 1e9, .help =
 		"Rewrite run.h5 when run.h5 is this much older than the journal, or less often if "
 		"rewriting would take more than a twentieth of the time."},
-	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), OPT_RUN, 0, MANY, .help =
-		"Compare a hash of the parameters across ranks every N steps, to detect silent "
-		"errors of processors and memory, and stop if they differ (0: never)."},
 	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), 0, .help =
 		"Peak FLOP/s of a rank, the denominator of mfu. measure: the rate of a large "
 		"matmul, measured at the start. Without the option: on a GPU the value of its data "
@@ -706,6 +712,7 @@ const struct program train_program = {
 	.operands = ".h5",
 	.settings = true,
 	.answers = train_answers,
+	.retired = "check-replicas-every",
 	.generate = print_manual_list,
 	.kinds = (const char *const[]){"saved", "absent", NULL},
 };

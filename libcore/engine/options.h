@@ -11,7 +11,7 @@ enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 #define WSD_SHAPE_WORDS "linear", "sqrt"
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
-#define CHECK_SUMS_WORDS "no", "yes"
+#define CHECK_WORDS "no", "yes"
 #define LR_SCALE_WORDS "none", "sqrt", "linear"
 /* BY_OPTIMIZER: on for Muon, off for SGD. */
 enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
@@ -131,7 +131,7 @@ struct train_opts {
 	struct edit_opts edit;
 	struct strs inject_delay, inject_flip;
 	const char *inject_kill;
-	int check_sums; /* CHECK_SUMS_WORDS */
+	int check_sums, check_replicas, check_memory; /* CHECK_WORDS */
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
 	/* evaluation and samples */
@@ -147,7 +147,7 @@ struct train_opts {
 	int64_t vault_every; /* steps; 0: as rarely as the cost requires */
 	int load;
 	/* log */
-	int64_t log_every, check_replicas_every;
+	int64_t log_every;
 	double publish_secs;
 	const char *peak_flops;
 	struct strs log_to;

@@ -91,6 +91,9 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->vault && o->edit.workers,
 			"--vault and --edit-workers are mutually exclusive"},
+		{o->check_memory && o->edit.workers,
+			"--check-memory and --edit-workers are mutually exclusive: synchronizations "
+			"change the state between updates"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"--nesterov needs --momentum"},
 		{o->inject_flip.n && o->graph,

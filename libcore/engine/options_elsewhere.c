@@ -33,6 +33,8 @@ const struct opt_answer train_answers[] = {
 		"quantized models and GGUF",
 		"pt-ckpt convert RUN -o DIRECTORY writes a Hugging Face model, which llama.cpp "
 		"converts"},
+	{"check-replicas-every", NULL,
+		"--check-replicas yes compares replicas in every step"},
 	{"parquet streaming", NULL, "pt-prepare reads Parquet and Arrow files"},
 	{"epochs n-epochs num-epochs num-train-epochs max-epochs", NULL,
 		"--steps counts optimizer steps: an epoch is training tokens / (batch x context)"},

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/trace.h"
+#include "engine/check_replicas.h"
 #include "engine/checks.h"
 #include "engine/deal.h"
 #include "engine/state.h"
@@ -649,6 +650,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->global_loss;
+	replicas_after_step(t);
 }
 
 void step_autotune(struct trainer *t)

@@ -1,4 +1,5 @@
 /* Prepares and builds a trainer: device, memory, store, pass, pipeline. */
+#include "engine/check_replicas.h"
 #include "engine/engine.h"
 
 #include <math.h>
@@ -142,6 +143,7 @@ void trainer_build_pipe(struct trainer *t)
 
 void trainer_dismantle(struct trainer *t)
 {
+	replicas_close(t);
 	optim_close(t->optim);
 	store_free(t->store);
 	if (t->router_losses)
@@ -215,6 +217,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 	BUG_ON(t->memory.shared && store_gradients_bytes(t->store) > sizes->gradients);
 	trainer_build_pipe(t);
 	deal_open(t);
+	replicas_open(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* else state_load() sets all parameters */
 		init_parts(t->store, (uint64_t)t->o.seed);

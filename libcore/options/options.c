@@ -180,6 +180,8 @@ static void source_begin(struct parse *s, bool by_user)
 static int set_from_conf(void *to, const char *key, const char *value, struct err *e)
 {
 	struct parse *s = to;
+	if (s->saved && list_has_name(s->p->retired, key))
+		return 0;
 	int i = find_key(s, key, EX_DATAERR, e);
 	if (i < 0)
 		return -1;

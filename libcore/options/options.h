@@ -103,6 +103,8 @@ struct program {
 	bool settings;			   /* operands like `lr=3e-4` are options */
 	void (*versions)(struct str *out); /* lines "library version", or NULL */
 	const struct opt_answer *answers;  /* NULL: none */
+	/* former options that saved runs may have, separated by spaces: ignored; NULL: none */
+	const char *retired;
 	/* kinds for --generate besides "man", closed by NULL; generate() gets the index of one */
 	const char *const *kinds;
 	void (*generate)(int kind, FILE *f);

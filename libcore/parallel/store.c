@@ -199,8 +199,7 @@ struct store *store_new(const struct store_config *c, struct arena *run)
 	BUG_ON(is_offloaded(s, STORE_GRAD) && !c->microbatches.round_robin);
 	s->impl->squares = arena_alloc(run, sizeof(*s->impl->squares));
 	s->impl->grid = arena_alloc(run, sizeof(*s->impl->grid));
-	s->impl->hashes = arena_alloc(
-		run, (size_t)(s->impl->n_buckets + 1) * sizeof(*s->impl->hashes));
+	s->impl->hash = arena_alloc(run, sizeof(*s->impl->hash));
 	place_state(s, run);
 	offload_open(s, run);
 	amax_open(s, run);
@@ -230,6 +229,7 @@ void store_free(struct store *s)
 	checks_close(s);
 	grads_close(s);
 	buckets_free(s);
+	free(s->impl->piece_weights);
 	free(s->impl->amax_known);
 	free(s->impl);
 	free(s->updated);
@@ -353,98 +353,27 @@ struct exact *store_norm_squares(const struct store *s)
 	return s->impl->squares;
 }
 
-struct hashing {
-	const struct store *s;
-	bool by_bucket; /* one sum per bucket, else one sum */
-};
-
-/* Adds the hash of a part's parameters to its bucket's sum, or to the only sum, on the device. */
+/* Adds the hash of a part's parameters to the sum, on the device. */
 static void hash_part(void *arg, const struct part *x)
 {
-	const struct hashing *h = arg;
-	struct device *d = h->s->c.device;
-	int i = h->by_bucket ? location_of(h->s, x->t, x->slice)->bucket : 0;
-	d->k->hash(d, h->s->impl->hashes + i,
-		mat(x->state[STORE_PARAM], x->rows, x->cols), hash_str(x->t->name),
-		tensor_index(x->t, x->slice, x->row), tensor_width(x->t));
-}
-
-/* Hashes the parts that this rank updates (or counts) into n sums, one per bucket or one in all. */
-static void hash_local(
-	struct store *s, bool counted, bool by_bucket, uint64_t *sums, int64_t n)
-{
+	struct store *s = arg;
 	struct device *d = s->c.device;
-	struct hashing h = {s, by_bucket};
-	size_t n_bytes = (size_t)n * sizeof(*sums);
-	d->k->zero(d, mat(s->impl->hashes, 1, (int64_t)(n_bytes / sizeof(float))));
-	store_for_each_part(s, counted, STORE_BIT(STORE_PARAM), 0, hash_part, &h);
-	device_get(d, sums, s->impl->hashes, n_bytes);
+	d->k->hash(d, s->impl->hash, mat(x->state[STORE_PARAM], x->rows, x->cols),
+		hash_str(x->t->name), tensor_index(x->t, x->slice, x->row),
+		tensor_width(x->t));
 }
 
 uint64_t store_hash(struct store *s)
 {
+	struct device *d = s->c.device;
 	uint64_t sum;
-	hash_local(s, true, false, &sum, 1);
+	d->k->zero(d, mat(s->impl->hash, 1, sizeof(sum) / sizeof(float)));
+	store_for_each_part(s, true, STORE_BIT(STORE_PARAM), 0, hash_part, s);
+	device_get(d, &sum, s->impl->hash, sizeof(sum));
 	comm_run(s->c.mesh->world, COLL_ALLREDUCE,
 		&(struct coll_args){
 			.recv = &sum, .count = 1, .type = COMM_U64, .op = COMM_SUM});
 	return sum;
-}
-
-/* Sets differs[rank] for ranks whose hash of a bucket differs from the hash of the first rank with
- * the same shard (plan.wants). Collective over the ranks of the bucket. */
-static void compare_replicas(const struct bucket *b, uint64_t own_hash, uint8_t *differs)
-{
-	scoped_ptr uint64_t *hashes = xcalloc((size_t)b->all.c->size, sizeof(*hashes));
-	comm_allgather(b->all.c, &own_hash, hashes, sizeof(own_hash));
-	for (int r = 0; r < b->all.c->size; r++) {
-		int first = 0;
-		while (b->all.plan.wants[first] != b->all.plan.wants[r])
-			first++;
-		differs[b->all.ranks[r]] |= hashes[first] != hashes[r];
-	}
-}
-
-/* Compares a tied weight's hash on the first pipeline stage and on the last one, and marks the
- * last one's rank in differs[rank]. Collective. */
-static void compare_tied(const struct store *s, uint64_t own_hash, uint8_t *differs)
-{
-	struct mesh *m = s->c.mesh;
-	struct comm *pair = mesh_group(
-		m, (struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
-	uint64_t hashes[2];
-	int coord[N_AXES];
-	comm_allgather(pair, &own_hash, hashes, sizeof(own_hash));
-	memcpy(coord, m->coord, sizeof(coord));
-	coord[AXIS_PP] = m->degree[AXIS_PP] - 1;
-	differs[mesh_rank(m->degree, coord)] |= hashes[0] != hashes[1];
-}
-
-bool store_replicas_agree(struct store *s, struct str *differing)
-{
-	struct comm *w = s->c.mesh->world;
-	int n = s->impl->n_buckets;
-	scoped_ptr uint64_t *own_hashes = xcalloc((size_t)n + 1, sizeof(*own_hashes));
-	scoped_ptr uint8_t *differs = xcalloc((size_t)w->size, 1);
-	bool agree = true;
-	hash_local(s, false, true, own_hashes, n);
-	for (int i = 0; i < n; i++)
-		compare_replicas(&s->impl->bucket[i], own_hashes[i], differs);
-	for (int i = 0; i < n; i++)
-		if (s->impl->bucket[i].tied)
-			compare_tied(s, own_hashes[i], differs);
-	comm_run(w, COLL_ALLREDUCE,
-		&(struct coll_args){.recv = differs,
-			.count = w->size,
-			.type = COMM_U8,
-			.op = COMM_MAX});
-	for (int r = 0; r < w->size; r++) {
-		if (!differs[r])
-			continue;
-		str_printf(differing, " %d", r);
-		agree = false;
-	}
-	return agree;
 }
 
 /* ---- rows of whole tensors ------------------------------------------------------- */

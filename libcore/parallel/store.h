@@ -261,9 +261,6 @@ void store_norm_enqueue(struct store *s);
 struct exact *store_norm_squares(const struct store *s);
 /* Returns a hash of all parameters, independent of the layout. Collective over the world. */
 uint64_t store_hash(struct store *s);
-/* Returns true if all replicas of every shard have the same bits. Appends the ranks that differ
- * from the first replica. Collective over the world. */
-bool store_replicas_agree(struct store *s, struct str *differing);
 /* Gathers rows [row, row + n) of a whole tensor on rank `to`, in `out`. A vector has dims[0]
  * rows. All groups of a frozen tensor except the parameters are 0. Collective over the world. */
 void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t n, int to,

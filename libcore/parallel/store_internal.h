@@ -64,7 +64,7 @@ struct store_impl {
 	int64_t placed_bytes; /* gradient memory that belongs to single buckets */
 	float *leaves; /* [n_leaves], contiguous micro-batches: leaves until they are added */
 	int64_t n_leaves;
-	uint64_t *hashes;		       /* [n_buckets + 1], device memory */
+	uint64_t *hash;			       /* device memory */
 	struct sharding sharding[N_SHARDINGS]; /* over fsdp x cp */
 	struct arena grad_memory, gather_memory;
 	struct group_queue *queue; /* [n_queues] */
@@ -80,6 +80,7 @@ struct store_impl {
 	int n_gathered;
 	struct offload_pieces offload;
 	struct store_checks checks;
+	uint32_t *piece_weights; /* of the checksums of pieces.c, or NULL */
 };
 
 /* Returns the place of a unit. `turn`: which of two alternating places, 0 or 1. */

@@ -69,7 +69,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 @test "what is offloaded changes no bit, whichever stream is late" {
 	make_shard
 	local o=(-a llama -n 4 --decay-steps 4 --dtype bf16 --eval-every 0
-		--check-replicas-every 2 --sample-every 3 --sample-tokens 3)
+		--sample-every 3 --sample-tokens 3)
 	same_as_one() { # LATE OPTION...
 		PT_EMU_LAZY=$1 on_gpu "${o[@]}" "${@:2}" --overwrite -o two >/dev/null
 		cmp one/checkpoints/latest.h5 two/checkpoints/latest.h5

@@ -17,7 +17,7 @@ setup() {
 }
 
 SMALL=(--layers 2 --dim 32 -b 4 -n 3 --eval-every 0 --log-every 1 --virtual "tp=2,cp=2"
-	--peak-flops 1e12 --check-replicas-every 2)
+	--peak-flops 1e12)
 
 ranks() { # RANKS COMMAND...: each on a host of its own, as NCCL sees it
 	local n=$1
@@ -223,7 +223,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 	[ $real = no ] || skip 'the emulation counts'
 	make_shard
 	waits() { # RANKS OPTION...: of the rank with the most
-		PT_EMU_WAITS=yes PT_EMU_LAZY=yes on_gpu "$@" --no-ckpt --check-replicas-every 0 --overwrite -o run 2>&1 >/dev/null |
+		PT_EMU_WAITS=yes PT_EMU_LAZY=yes on_gpu "$@" --no-ckpt --overwrite -o run 2>&1 >/dev/null |
 			sed -n 's/^emulated GPU: \([0-9]*\) waits$/\1/p' | sort -n | tail -n 1
 	}
 	local layouts=('2 --pp 2' '4 --tp 2 --fsdp 2 --zero 3' '2 --dp 2 --cuda-graph')
@@ -287,7 +287,7 @@ same_workers() { # A B: the state of both workers
 	for layout in "${layouts[@]}"; do
 		# shellcheck disable=SC2086
 		mpiexec -n 2 "$BATS_TEST_DIRNAME/../tools/nccl_rank" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda \
-			--comm nccl $layout -n 9000 --watchdog 3 --log-every 1 --check-replicas-every 0 -o run \
+			--comm nccl $layout -n 9000 --watchdog 3 --log-every 1 -o run \
 			>/dev/null 2>err 3>&- &
 		pid=$!
 		wait_for 'step=10 ' run/journal.txt

@@ -9,7 +9,7 @@ setup() {
 
 # Fixed virtual degrees, so that layouts are comparable.
 SMALL=(--layers 2 --dim 32 -b 4 -n 2 --eval-every 0 --log-every 2 --virtual "tp=2,cp=2"
-	--peak-flops 1e12 --check-replicas-every 2)
+	--peak-flops 1e12)
 
 on_gpu() { # RANKS OPTION...
 	local n=$1 launch=()

@@ -100,8 +100,7 @@ layer_cases=(
 )
 worker_cases=(
 	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
-	--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8
-	--check-replicas-every 5 | combine sgd keep_largest count_sizes keep_sizes
+	--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8 | combine sgd keep_largest count_sizes keep_sizes
 	keep_random quantize dequantize hash sub"
 	"$edit adamw --edit-wire sparse | topk_pack topk_scatter"
 	"$edit adamw --edit-wire bf16 | narrow widen round_stochastic"

@@ -252,11 +252,6 @@ export SETUP=make_shard
 	grep -q '# event .*stopped: step' bad2/journal.txt
 }
 
-@test "replicas are compared, and are the same" {
-	tiny_on 3 -n 10 -o run --check-replicas-every 5 >/dev/null
-	[ "$(grep -c 'replicas .* are the same' run/journal.txt)" -eq 2 ]
-}
-
 @test "more ranks than micro-batches is refused by all, with one message" {
 	reports 64 '5 ranks, but a step has only 4 micro-batches' mpiexec -n 5 pt-train -d data.h5 -b 8 -m 2 -q
 	[ "$(grep -c 'ranks, but' <<<"$output")" -eq 1 ]

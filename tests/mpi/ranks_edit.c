@@ -3,6 +3,7 @@
  * device: cpu cuda
  */
 #include "parallel/store_internal.h"
+#include "tests/support/copies.h"
 #include "tests/support/edit_workers.h"
 
 #include <math.h>
@@ -89,7 +90,6 @@ static void run(struct comm *c, int workers, const struct worker_layout *l,
 	const struct edit_config *ec, int bad, struct history *h)
 {
 	struct worker w;
-	struct str differing = {0};
 	memset(h, 0, sizeof(*h));
 	worker_open(&w, c, workers, l, ec);
 	worker_move(&w, -1, 0, NOWHERE);
@@ -106,7 +106,7 @@ static void run(struct comm *c, int workers, const struct worker_layout *l,
 		wrong += w.sync->sent - sent != edit_sent(w.x);
 		uint64_t hash = store_hash(w.s);
 		wrong += not_in_use(&w);
-		wrong += !store_replicas_agree(w.s, &differing);
+		wrong += !test_copies_agree(w.s);
 		int64_t least = comm_min_i64(c, (int64_t)hash);
 		wrong += comm_max_i64(c, (int64_t)hash) != least;
 		h->hash[i] = comm_max_i64(c, wrong) ? 0 : hash;
@@ -118,7 +118,6 @@ static void run(struct comm *c, int workers, const struct worker_layout *l,
 			h->anomalies[i] = r.anomalies;
 		}
 	}
-	str_free(&differing);
 	worker_close(&w);
 }
 

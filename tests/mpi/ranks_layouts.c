@@ -11,13 +11,15 @@
  * Two of three layouts that can have --deal speed have it (DEAL=yes: all): after each step, units get
  * micro-batches as if they had random speeds.
  *
- * Every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
+ * Every third run has --check-sums yes, and on CPUs every other third has --check-replicas yes and
+ * --check-memory yes (CHECK_SUMS=yes, CHECK_REPLICAS=yes: all). They must raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
  * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
  * of them, with experts, and nothing of the table. LAYOUTS_STOP=yes: end at the first that fails. LAYOUTS_SHOW=yes: print all. LAYOUTS_ONLY=TEXT: those of the table whose options have the text. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
  * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few. */
 #include "base/file.h"
+#include "tests/support/copies.h"
 #include "tests/support/counted.h"
 #include "tests/support/device.h"
 #include "tests/support/layouts.h"
@@ -101,12 +103,10 @@ static void check_memory(
 /* Collective. */
 static void check_replicas(struct trainer *t, struct trace *out)
 {
-	struct str who = {0};
 	struct err e = {0};
-	if (!store_replicas_agree(t->store, &who))
-		err_set(&e, EX_FAILED, "replicas differ:%s", who.s ? who.s : "");
+	if (!test_on_cuda() && !test_copies_agree(t->store))
+		err_set(&e, EX_FAILED, "replicas differ");
 	agree(t->world, out, &e);
-	str_free(&who);
 }
 
 /* Collective. Returns a hash of the file that was written, on rank 0. */
@@ -165,7 +165,8 @@ static bool steps(
 		skipped = r.skipped || r.empty;
 		updated |= !skipped;
 		if (r.checked != CHECKED_RIGHT)
-			trouble(out, "an alarm of --check-sums");
+			trouble(out, r.found.s);
+		str_free(&r.found);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
 		out->hash[i] = store_hash(t->store);
@@ -262,6 +263,9 @@ static void add_layout(
 	j->data = data;
 	j->ranks = layout_ranks(&j->o);
 	j->o.check_sums = n_jobs % 3 == 0 || getenv("CHECK_SUMS");
+	j->o.check_replicas =
+		!test_on_cuda() && (n_jobs % 3 == 1 || getenv("CHECK_REPLICAS"));
+	j->o.check_memory = j->o.check_replicas;
 	if (layout_can_deal(&j->o) && (n_of[kind] % 3 || getenv("DEAL")))
 		j->o.deal = DEAL_SPEED;
 	j->control = control_of(&j->o, data);

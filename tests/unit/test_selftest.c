@@ -17,7 +17,7 @@
 
 /* ---- presets ------------------------------------------------------------------------- */
 
-/* The kernel calls of a run on one GPU, with samples and checks of replicas. */
+/* The kernel calls of a run on one GPU, with samples. */
 static void calls_of(const char *path, const char *more, struct kernel_calls *calls)
 {
 	enum { GPT2_VOCAB = 50257 };
@@ -27,7 +27,7 @@ static void calls_of(const char *path, const char *more, struct kernel_calls *ca
 	struct err e = {0};
 	if (file_read(path, 1 << 16, &text, &e))
 		die_err(&e);
-	str_printf(&text, "device = cuda\nsample-every = 1\ncheck-replicas-every = 1\n%s",
+	str_printf(&text, "device = cuda\nsample-every = 1\n%s",
 		more);
 	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
 		options_check(&o, &e) ||

@@ -1,0 +1,30 @@
+/* check_replicas: compares the copies of parameters and optimizer state on all ranks, and what each
+ * rank used in its last update, in every step (--check-replicas); and detects changes of state at
+ * rest, between an update and the next one (--check-memory). Wrong copies are replaced. */
+#pragma once
+
+#include "engine/engine.h"
+#include "engine/step.h"
+
+/* Prepares the checks, if they are on. Collective over the worker. */
+void replicas_open(struct trainer *t);
+void replicas_close(struct trainer *t);
+/* Remembers what is to be compared with the state before the next update. Call it after a step. */
+void replicas_after_step(struct trainer *t);
+
+/* The row STEP_CHECK_REPLICAS of step_checks[] (checks.h). The alarm finds which copies are wrong, and
+ * replaces them; if that is impossible, it sets t->state_is_wrong. */
+bool replicas_are_checked(const struct trainer *t);
+uint64_t replicas_word(struct trainer *t);
+void replicas_heal(struct trainer *t);
+enum checked replicas_verdict(struct trainer *t, struct str *out);
+
+/* Collective. Checks the state between two steps, and replaces wrong copies. Appends what was wrong to
+ * *out. Returns CHECKED_RIGHT if the checks are off. */
+enum checked replicas_check_now(struct trainer *t, struct str *out);
+
+/* Remembers checksums of all state of this rank, until the step's end. Does nothing with local SGD,
+ * where synchronizations change the state within steps. Needs host memory. */
+void custody_take(struct trainer *t);
+/* Returns false if this rank's state has changed since custody_take(). */
+bool custody_holds(struct trainer *t);

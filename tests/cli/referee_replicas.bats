@@ -1,0 +1,163 @@
+#!/usr/bin/env bats
+# Replicas and state at rest: --check-replicas and --check-memory find flipped bits, and heal them.
+load helpers
+export SETUP=make_shard
+
+# Two layers, eight micro-batches, and clipping, so that the norm matters.
+MODEL=(--layers 2 -m 1 -n 4 --clip 0.1 --eval-every 0)
+
+# Trains without a flip in the directory `clean`; `flip` adds flips to the same command.
+clean() { # RANKS OPTION...
+	command=(tiny_on "$1" "${MODEL[@]}" "${@:2}")
+	"${command[@]}" --overwrite -o clean >/dev/null
+}
+
+flip() { # FLIP OPTION...: trains in the directory `run`; $status is the exit code, `err` has the messages
+	status=0
+	"${command[@]}" --overwrite -o run --inject-flip "$@" >/dev/null 2>err || status=$?
+}
+
+same() {
+	cmp clean/checkpoints/latest.h5 run/checkpoints/latest.h5 >/dev/null
+}
+
+# A flip that is found and healed: the run ends as without it, and an event names the rank.
+heals() { # FLIP TEXT [OPTION...]
+	flip "$1" --check-replicas yes "${@:3}"
+	[ "$status" -eq 0 ] && grep -q "flipped bit" err && same && grep -qE "step [0-9]+: .*rank ${1%%:*} \(host [^ ]+\): $2" run/journal.txt || {
+		echo "$1: exit code $status" && cat err
+		grep event run/journal.txt
+		return 1
+	}
+}
+
+# A flip that is found, but cannot be healed: 71, and the bad state is not saved.
+ends() { # FLIP TEXT [OPTION...]
+	flip "$1" --check-replicas yes "${@:3}"
+	[ "$status" -eq 71 ] && grep -q "flipped bit" err && grep -qE "$2.*the state is wrong, and is not saved" err &&
+		[ ! -e run/checkpoints/latest.h5 ] || {
+		echo "$1: exit code $status" && cat err
+		return 1
+	}
+}
+
+@test "--check-replicas: wrong replicas of data parallelism are found, named and replaced" {
+	clean 3 --dp 3
+	heals 1:3:weight 'parameters of the bucket of .* differ from replicas: copied from rank 0'
+	heals 0:2:weight:layers.1.attention.wq.weight 'parameters of the bucket of .* copied from rank 1'
+	heals 1:2:moment 'exp_avg of the bucket of .* copied from rank 0'
+	heals 0:2:update 'parameters of the bucket of'
+	heals 1:2:norm 'loss, norm or learning rate of the last update differ from rank 0'
+	heals 1:2:norm:rate 'loss, norm or learning rate of the last update'
+	heals 1:3:norm:loss 'loss, norm or learning rate of the last update'
+	heals 2:4:update 'parameters of the bucket of' # before the last checkpoint
+	grep -q 'before a checkpoint: rank 2' run/journal.txt
+	clean 3 --dp 3 --clip 0
+	heals 1:3:rounded 'parameters of the bucket of'
+	# in each step from step 2 on
+	flip 1:2+:weight --check-replicas yes
+	[ "$status" -eq 0 ] && same && [ "$(grep -c 'rank 1 (host' run/journal.txt)" -eq 3 ]
+}
+
+@test "--check-replicas: of two replicas, the wrong one is known by its checksum after the last update" {
+	clean 2 --dp 2
+	heals 1:3:weight 'parameters of the bucket of .* changed after the last update: copied from rank 0'
+	heals 0:2:moment 'exp_avg of the bucket of .* changed after the last update: copied from rank 1'
+	heals 1:2:update 'parameters of the bucket of'
+	heals 1:2:norm:rate 'loss, norm or learning rate of the last update'
+	heals 0:2:norm 'loss, norm or learning rate of the last update'
+	ends 1:2:rounded 'rank 0 .* differ between replicas, and no majority shows which are right' --clip 0
+}
+
+@test "--check-replicas: shards with replicas, and gathered parameters" {
+	clean 4 --dp 2 --fsdp 2
+	heals 3:3:weight 'parameters of the bucket of .* copied from rank 1'
+	heals 2:2:moment 'exp_avg of'
+	heals 1:2:norm:rate 'loss, norm or learning rate of the last update'
+	clean 2 --fsdp 2 --zero 1
+	heals 1:3:weight 'parameters of the bucket of'
+	heals 0:2:update 'parameters of the bucket of'
+	ends 1:2:norm:rate 'rank 1 .*loss, norm or learning rate of the last update'
+	clean 4 --dp 2 --fsdp 2 --zero 2
+	heals 1:3:weight 'parameters of the bucket of'
+	heals 0:2:norm:rate 'loss, norm or learning rate of the last update'
+	heals 2:3:moment 'exp_avg of'
+	clean 2 --fsdp 2 --tp 1
+	ends 1:2:norm:rate 'rank 1 .*loss, norm or learning rate of the last update'
+	# without a replica, nothing is found
+	flip 1:3:weight --check-replicas yes
+	[ "$status" -eq 0 ]
+	not same
+}
+
+@test "--check-replicas: weights that tensor and pipeline parallelism replicate" {
+	clean 2 --tp 2 --virtual tp=2
+	heals 1:3:weight:norm.weight 'parameters of the bucket of'
+	clean 2 --pp 2 --tie yes
+	heals 1:3:weight:tok_embeddings.weight 'parameters of the bucket of tok_embeddings.weight changed'
+	heals 0:2:moment:tok_embeddings.weight 'exp_avg of the bucket of tok_embeddings.weight'
+	clean 2 --cp 2
+	heals 1:3:weight 'parameters of the bucket of'
+	clean 4 --fsdp 4 -a llama --experts 4 --ep 2 --zero 1
+	heals 3:3:weight:layers.1.experts.w13.weight 'parameters of the bucket of'
+	clean 2 --dp 2 --offload optimizer --offload-to .
+	heals 1:3:moment 'exp_avg of the bucket of'
+	clean 2 --dp 2 --offload all --offload-to .
+	heals 0:3:weight 'parameters of the bucket of'
+}
+
+@test "--check-memory: a change at rest is found without a replica, and ends the run" {
+	clean 2 --fsdp 2 -c 2
+	flip 1:3:weight --check-memory yes
+	[ "$status" -eq 71 ]
+	grep -qE 'step 3: rank 1 \(host [^ ]+\): parameters of the bucket of .* have changed since the last update, and have no replica' err
+	[ "$(readlink run/checkpoints/latest.h5)" = step-00000002.h5 ]
+	flip 0:3:moment --check-memory yes
+	[ "$status" -eq 71 ]
+	grep -qE 'step 3: rank 0 \(host [^ ]+\): exp_avg of' err
+	[ "$(readlink run/checkpoints/latest.h5)" = step-00000002.h5 ]
+	"${command[@]}" -o run --resume auto >/dev/null 2>&1
+	same
+	# before the checkpoint of the step that it follows
+	flip 1:2:update --check-memory yes
+	[ "$status" -eq 71 ]
+	grep -q 'step 2: before a checkpoint: rank 1' err
+	[ ! -e run/checkpoints/latest.h5 ]
+	clean 1
+	flip 0:3:moment --check-memory yes
+	[ "$status" -eq 71 ]
+	clean 2 --dp 2
+	flip 1:3:moment --check-memory yes
+	[ "$status" -eq 0 ]
+	same
+}
+
+@test "--check-replicas, --check-memory: runs without a flip are the same, without an alarm" {
+	local layout
+	for layout in '1' '2 --dp 2' '3 --fsdp 3' '4 --dp 2 --fsdp 2' '4 --tp 2 --pp 2' '2 --pp 2 --tie yes' \
+		'2 --fsdp 2 --zero 1' '4 --dp 2 --fsdp 2 --zero 2' '2 --fsdp 2 --offload all --offload-to .' '2 --cp 2' \
+		'2 --fsdp 2 --dtype bf16' '2 --dp 2 --dtype fp16 --loss-scale 1e7' '4 --fsdp 2 --tp 2 --fsdp-kind flat' \
+		'2 --fsdp 2 -a llama --experts 4 --ep 2' '2 --dp 2 --optimizer muon' '2 --dp 2 --freeze tok_embeddings'; do
+		# shellcheck disable=SC2086 # one word each
+		clean $layout
+		"${command[@]}" --overwrite -o run --check-replicas yes --check-memory yes >/dev/null
+		same || { echo "$layout" && return 1; }
+		not grep -qE '\(host|before a checkpoint' run/journal.txt
+	done
+	for layout in '4 --dp 2 --edit-workers 2' '4 --dp 2 --edit-workers 2 --edit-sync-interval 2 --edit-warmup-steps 1' \
+		'4 --fsdp 2 --edit-workers 2 --edit-sync-interval 2'; do
+		# shellcheck disable=SC2086 # one word each
+		clean $layout
+		"${command[@]}" --overwrite -o run --check-replicas yes >/dev/null
+		same || { echo "$layout" && return 1; }
+		not grep -qE '\(host|before a checkpoint' run/journal.txt
+	done
+}
+
+@test "--check-replicas: what is not supported is rejected" {
+	reports 64 '--device cuda: --check-replicas is supported on CPUs only' tiny --dry-run --device cuda --check-replicas yes
+	reports 64 '--device cuda: --check-memory is supported on CPUs only' tiny --dry-run --device cuda --check-memory yes
+	reports 64 '--check-memory and --edit-workers are mutually exclusive' tiny --dry-run --check-memory yes --edit-workers 2
+	reports 64 "unknown option '--check-replicas-every'; --check-replicas yes compares replicas in every step" \
+		tiny --dry-run --check-replicas-every 5
+}
