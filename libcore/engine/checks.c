@@ -1,6 +1,8 @@
 /* Checks of a step by integers (checks.h). A check is a row of step_checks[]. */
 #include "engine/checks.h"
 
+#include "engine/audit.h"
+
 static bool checks_sums(const struct trainer *t)
 {
 	return t->o.check_sums;
@@ -28,8 +30,20 @@ static enum checked judge_sums(struct trainer *t, struct str *out)
 	return wrong ? CHECKED_PERSISTENT : CHECKED_SPORADIC;
 }
 
+static bool checks_audit(const struct trainer *t)
+{
+	return t->audit && t->audit->plan.audited;
+}
+
+static enum checked judge_audit(struct trainer *t, struct str *out)
+{
+	str_puts(out, t->audit->found.s);
+	return t->audit->outcome;
+}
+
 const struct step_check step_checks[N_STEP_CHECKS] = {
 	[STEP_CHECK_SUMS] = {checks_sums, word_of_sums, locate_sums, judge_sums},
+	[STEP_CHECK_AUDIT] = {checks_audit, audit_word, audit_trial, judge_audit},
 };
 
 void checks_words(struct trainer *t, uint64_t word[N_STEP_CHECKS])
@@ -69,5 +83,9 @@ void checks_end_again(
 		enum checked verdict = step_checks[i].verdict(t, &r->found);
 		if (verdict > r->checked)
 			r->checked = verdict;
+	}
+	if (r->checked == CHECKED_SPORADIC && checks_alarmed(r->check_word)) {
+		str_puts(&r->found, "; but the step is wrong again");
+		r->checked = CHECKED_PERSISTENT;
 	}
 }

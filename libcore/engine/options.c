@@ -342,10 +342,20 @@ static const struct opt options[] = {
 		"Check all sums of gradients in every step, by checksums. If a sum is wrong, the "
 		"step is computed again before parameters change; if it is wrong again, the run "
 		"ends with exit code 71. Needs --device cpu."},
-	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+]:PLACE[:NAME[:BIT]]", NULL,
+	{OPT_DOUBLE, 0, "referee", "SHARE", "0", T(referee), 0, 0, 1, .help =
+		"Compute this share of the work a second time, by other ranks, and compare before "
+		"parameters change: 0.01 is one percent; 1 is one micro-batch of each data-parallel "
+		"rank in every step, the maximum; 0 is nothing. If results differ, other ranks "
+		"decide which rank computed wrongly, and the step is computed again. Needs --device "
+		"cpu."},
+	{OPT_INT, 0, "referee-strikes", "N", "2", T(referee_strikes), 0, 1, 1e9,
+		.needs = "--referee", .help =
+		"Number of sporadic faults of one rank after which the run ends with exit code 71."},
+	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
-		"steps from then on. May be repeated."},
+		"steps from then on, or with pX in each micro-batch from then on with probability "
+		"X. May be repeated."},
 
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "

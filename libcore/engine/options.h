@@ -129,6 +129,8 @@ struct train_opts {
 	struct edit_opts edit;
 	struct strs inject_delay, inject_flip;
 	int check_sums; /* CHECK_SUMS_WORDS */
+	double referee; /* share of the work that audits add; 0: none */
+	int64_t referee_strikes;
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
 	/* evaluation and samples */

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/trace.h"
+#include "engine/audit.h"
 #include "engine/checks.h"
 #include "engine/state.h"
 
@@ -368,7 +369,9 @@ static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	write_terms(t, w->r);
+	audit_begin_step(t);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
+	audit_end_step(t);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	read_router_begin(t);
 	if (updates_ahead(w))
@@ -576,7 +579,7 @@ static void compute_checked_step(struct work *w)
 	compute_step(w);
 	collect_result(w);
 	checks_end_again(w->t, word, r);
-	r->bad |= r->checked == CHECKED_PERSISTENT;
+	r->bad |= r->checked > CHECKED_SPORADIC;
 }
 
 /* Handles a batch without a target that counts, as --empty-batch specifies. The ranks have
@@ -619,12 +622,12 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	}
 	r->grid = first_grid(t, w.averages);
 	compute_checked_step(&w);
-	while (r->checked != CHECKED_PERSISTENT && needs_coarser_grid(&w)) {
+	while (r->checked <= CHECKED_SPORADIC && needs_coarser_grid(&w)) {
 		r->grid -= COARSER_BY;
 		r->coarser = true;
 		compute_checked_step(&w);
 	}
-	if (r->bad && r->checked != CHECKED_PERSISTENT)
+	if (r->bad && r->checked <= CHECKED_SPORADIC)
 		nonfinite_explain(t, &w.input, r);
 	if (r->bad)
 		return;

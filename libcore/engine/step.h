@@ -12,10 +12,8 @@ struct step_votes {
 	void *with;
 };
 
-/* The checks of a step (checks.h), and their outcome: right; wrong, but right when the step was
- * computed again; wrong again, so the step is bad. */
-enum { STEP_CHECK_SUMS, N_STEP_CHECKS };
-enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_PERSISTENT };
+/* The checks of a step (checks.h). */
+enum { STEP_CHECK_SUMS, STEP_CHECK_AUDIT, N_STEP_CHECKS };
 
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
