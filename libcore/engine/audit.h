@@ -56,6 +56,7 @@ struct audit {
 	/* The outcome of the last trial. */
 	struct audit_suspect suspect[AUDIT_MAX_SUSPECTS];
 	int n_suspects;
+	int64_t trial_step; /* step of the last trial, counted from 1 */
 	enum checked outcome;
 	struct str found;
 };

@@ -18,7 +18,7 @@ int64_t audit_interval(double share, int64_t turns, int stages)
 {
 	const double longest = 1e15;
 	double every = ceil(audit_cost(turns, stages) / share * (1 - 1e-12));
-	return (int64_t)fmin(fmax(every, 1), longest);
+	return share < 1 ? (int64_t)fmin(fmax(every, 1), longest) : 1;
 }
 
 /* Returns two random numbers, from 0 to 1, of a step or of an interval of steps. */

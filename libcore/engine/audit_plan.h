@@ -30,7 +30,7 @@ int audit_shift(const struct audit_config *c, double random);
 /* Returns the share of a step's work that an audit adds: `turns` micro-batches of each data rank, in
  * a pipeline of `stages` ranks. */
 double audit_cost(int64_t turns, int stages);
-/* Returns the smallest interval at which audits add at most `share` of the work. */
+/* Returns the smallest interval at which audits add at most `share` of the work; 1 if `share` is 1. */
 int64_t audit_interval(double share, int64_t turns, int stages);
 
 /* ---- audit_verdict.c: who computed wrongly ------------------------------------------ */
@@ -53,8 +53,6 @@ extern const char *const audit_verdict_names[]; /* as in the file of suspects */
 struct audit_finding {
 	enum audit_verdict verdict;
 	bool a, b; /* the ranks that are suspected */
-	/* Which of the opinions is right; only if exactly one rank is suspected. */
-	uint64_t truth;
 };
 struct audit_finding audit_judge(const struct audit_opinions *o);
 /* Returns true if so many of the pairs of an audit differ that no single rank explains it. */

@@ -19,17 +19,16 @@ static struct audit_finding judge_alone(const struct audit_opinions *o)
 	bool agrees =
 		o->a_again == o->b_again && (o->a_again == o->a || o->a_again == o->b);
 	return (struct audit_finding){
-		.verdict = agrees ? AUDIT_SPORADIC : AUDIT_PERSISTENT,
-		.a = true,
-		.truth = o->a_again};
+		.verdict = agrees ? AUDIT_SPORADIC : AUDIT_PERSISTENT, .a = true};
 }
 
-/* Returns true if x is the result of most of the other ranks, or without other ranks of three of the
- * four attempts. */
-static bool is_right(const struct audit_opinions *o, uint64_t x)
+/* Returns true if one of two ranks is right, by its result and the result of its second attempt, and
+ * by the attempts of the other rank: the result of most of the other ranks. Without other ranks, a
+ * rank that has twice the same result is right, if the other rank contradicts itself. */
+static bool is_right(const struct audit_opinions *o, uint64_t x, uint64_t again,
+	uint64_t y, uint64_t y_again)
 {
-	int n = (o->a == x) + (o->b == x) + (o->a_again == x) + (o->b_again == x);
-	return o->n_others ? others_agree(o, x) : n >= 3;
+	return o->n_others ? others_agree(o, x) : x == again && y != y_again;
 }
 
 struct audit_finding audit_judge(const struct audit_opinions *o)
@@ -38,16 +37,14 @@ struct audit_finding audit_judge(const struct audit_opinions *o)
 		return (struct audit_finding){.verdict = AUDIT_EQUAL};
 	if (o->alone)
 		return judge_alone(o);
-	if (is_right(o, o->b))
+	if (is_right(o, o->b, o->b_again, o->a, o->a_again))
 		return (struct audit_finding){
 			.verdict = o->a_again == o->b ? AUDIT_SPORADIC : AUDIT_PERSISTENT,
-			.a = true,
-			.truth = o->b};
-	if (is_right(o, o->a))
+			.a = true};
+	if (is_right(o, o->a, o->a_again, o->b, o->b_again))
 		return (struct audit_finding){
 			.verdict = o->b_again == o->a ? AUDIT_SPORADIC : AUDIT_PERSISTENT,
-			.b = true,
-			.truth = o->a};
+			.b = true};
 	return (struct audit_finding){.verdict = AUDIT_UNDECIDED, .a = true, .b = true};
 }
 

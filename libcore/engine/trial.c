@@ -298,31 +298,54 @@ static void name_samples(const struct trial *x, int rank, struct str *out)
 		out, "samples %lld-%lld", (long long)first, (long long)(first + b - 1));
 }
 
-/* Appends what a rank computed wrongly, and adds the rank to the suspects. Collective. */
-static void accuse(struct trial *x, const struct place *p, int rank,
-	enum audit_verdict verdict, bool fresh)
+/* Appends the verdict on a rank. `fresh`: it was right with new copies of the parameters. */
+static void append_verdict(struct trial *x, struct audit_suspect *s, bool fresh)
 {
-	struct audit *a = x->a;
+	struct str *found = &x->a->found;
+	int64_t allowed = x->t->o.referee_strikes;
+	if (s->verdict == AUDIT_PERSISTENT)
+		str_puts(found, "; computed again it was wrong: persistent");
+	if (s->verdict != AUDIT_SPORADIC)
+		return;
+	int n = ++x->a->strikes[s->rank];
+	str_printf(found,
+		"; computed again%s it was right: sporadic, fault %d of this rank",
+		fresh ? " with new copies of the parameters" : "", n);
+	if (n < allowed)
+		return;
+	str_printf(found, " (--referee-strikes %lld)", (long long)allowed);
+	s->verdict = AUDIT_PERSISTENT;
+}
+
+/* Adds the ranks that a finding names to the suspects, and appends what they computed wrongly.
+ * Collective. */
+static void accuse(
+	struct trial *x, const struct place *p, const struct audit_finding *f, bool fresh)
+{
+	struct str *found = &x->a->found;
 	scoped_str tensor = {0};
+	const int rank[] = {p->rank, audit_partner(x->t, p->rank, -x->a->plan.shift)};
+	const bool suspected[] = {f->a, f->b};
+	struct audit_suspect *s = NULL;
 	name_place(x, p, &tensor);
-	const struct audit_suspect *s = add_suspect(x, rank, verdict, tensor.s);
+	for (int i = 0, n = 0; i < 2; i++) {
+		struct audit_suspect *new =
+			suspected[i] ? add_suspect(x, rank[i], f->verdict, tensor.s)
+				     : NULL;
+		if (!new)
+			continue;
+		str_puts(found, n++ ? " or " : found->len ? "; " : "");
+		name_suspect(new, found);
+		s = new;
+	}
 	if (!s)
 		return;
-	str_puts(&a->found, a->found.len ? "; " : "");
-	name_suspect(s, &a->found);
-	str_printf(&a->found, " %s %s wrongly (%s, ",
-		verdict == AUDIT_UNDECIDED ? "or its referee computed" : "computed",
-		tensor.s, direction_of(p));
-	name_samples(x, p->rank, &a->found);
-	str_puts(&a->found, ")");
-	if (verdict == AUDIT_SPORADIC)
-		str_printf(&a->found,
-			"; %s it was right: sporadic, fault %d of this rank",
-			fresh ? "with copies of the parameters made again"
-			      : "computed again",
-			++a->strikes[rank]);
-	else if (verdict == AUDIT_PERSISTENT)
-		str_puts(&a->found, "; computed again it was wrong: persistent");
+	str_printf(found, " computed %s wrongly (%s, ", tensor.s, direction_of(p));
+	name_samples(x, p->rank, found);
+	str_puts(found, ")");
+	if (f->verdict == AUDIT_UNDECIDED)
+		str_puts(found, "; undecided: no other rank agrees with either");
+	append_verdict(x, s, fresh);
 }
 
 /* Judges the pair of a team and its referee. Collective. */
@@ -342,11 +365,7 @@ static void judge_team(struct trial *x, int team)
 	struct place p = find_place(x, team);
 	if (p.rank < 0)
 		return;
-	int referee = audit_partner(x->t, p.rank, -x->a->plan.shift);
-	if (f.a)
-		accuse(x, &p, p.rank, f.verdict, fresh);
-	if (f.b)
-		accuse(x, &p, referee, f.verdict, fresh);
+	accuse(x, &p, &f, fresh);
 }
 
 /* Returns true if a verdict on any team is worse than sporadic. */
@@ -384,8 +403,7 @@ static void conclude(struct trial *x)
 			"an audit failed, but computed again all results agree");
 	for (int i = 0; i < a->n_suspects; i++) {
 		const struct audit_suspect *s = &a->suspect[i];
-		if (s->verdict > AUDIT_SPORADIC ||
-			a->strikes[s->rank] >= x->t->o.referee_strikes)
+		if (s->verdict > AUDIT_SPORADIC)
 			a->outcome = CHECKED_PERSISTENT;
 	}
 	if (many_have_strikes(x)) {
@@ -429,6 +447,7 @@ void audit_trial(struct trainer *t)
 	x.n_teams = a->c.data_ranks / x.unit;
 	str_free(&a->found);
 	a->n_suspects = 0;
+	a->trial_step = t->step + 1;
 	run_passes(&x);
 	find_first_records(&x);
 	if (any_is_persistent(&x)) {
