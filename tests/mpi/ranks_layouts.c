@@ -8,7 +8,8 @@
  * saved on one layout and goes on on another must end as the one that was never stopped.
  * A third of the layouts do it again with data in which few tokens count in the loss, or stretches.
  *
- * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), which must raise no alarm.
+ * On CPUs, every third run has --check-sums yes (CHECK_SUMS=yes: all), and other thirds have --referee 1
+ * (REFEREE=yes: all), which must raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
  * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
@@ -138,14 +139,15 @@ static bool steps(
 		step_run(t, NULL, &r);
 		sent = mesh_bytes_sent(&t->mesh) - t->pass.experts.sent - sent;
 		/* A step that updates nothing sends less, and so may the next. */
-		if (!skipped && !r.skipped && !r.empty && !sent_is_known) {
+		if (!skipped && !r.skipped && !r.empty && !sent_is_known &&
+			!t->audit) { /* no plan has audits */
 			check_sent(t, p, sent, out);
 			sent_is_known = true;
 		}
 		skipped = r.skipped || r.empty;
 		updated |= !skipped;
-		if (r.sums != SUMS_RIGHT)
-			trouble(out, "an alarm of --check-sums");
+		if (r.checked != CHECKED_RIGHT)
+			trouble(out, r.found.s);
 		out->loss[i] = r.loss;
 		out->grad_norm[i] = r.grad_norm;
 		out->hash[i] = store_hash(t->store);
@@ -242,6 +244,9 @@ static void add_layout(
 	j->data = data;
 	j->ranks = layout_ranks(&j->o);
 	j->o.check_sums = !test_on_cuda() && (n_jobs % 3 == 0 || getenv("CHECK_SUMS"));
+	if (!test_on_cuda() && !j->o.data_per_rank && !j->o.edit.workers &&
+		(n_jobs % 3 == 1 || getenv("REFEREE")))
+		j->o.referee = 1;
 	j->control = control_of(&j->o, data);
 }
 
