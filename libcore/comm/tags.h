@@ -13,7 +13,7 @@
 	TAG(SUM, 16384)	   /* sum.c: one per sum in flight */                            \
 	TAG(NOTIFY, 1)	   /* notify.c */                                                \
 	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
-	TAG(LOADER, 3)	   /* data/loader.c: batches of tokens, one per fetch */         \
+	TAG(LOADER, 4)	   /* data/loader.c: batches of tokens, one per fetch */         \
 	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
 	TAG(DISPATCH, 1)   /* parallel/dispatch.c: rows of experts */                    \
 	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \

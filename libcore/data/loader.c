@@ -6,8 +6,8 @@
 
 #include <pthread.h>
 
-/* The samples of this step, of the next one, and of an audit. */
-enum { MAX_FETCHES = 3 };
+/* The samples of this step, of the next one, of a step that is computed again, and of an audit. */
+enum { MAX_FETCHES = COMM_TAG_COUNT(LOADER) };
 
 struct loader {
 	struct loader_config c;

@@ -565,6 +565,21 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
+/* Computes a step again, after a failed audit from samples that are read again. Collective. */
+static void compute_again(struct work *w, bool reads)
+{
+	struct trainer *t = w->t;
+	const int32_t *windows = w->input.windows;
+	struct fetch *again = reads ? fetch_step(t, t->samples) : NULL;
+	if (reads)
+		w->input.windows = loader_wait(t->data.loader, again);
+	compute_step(w);
+	collect_result(w);
+	w->input.windows = windows;
+	if (reads)
+		fetch_free(again);
+}
+
 /* Computes a step, and once more if a check finds it wrong. */
 static void compute_checked_step(struct work *w)
 {
@@ -576,8 +591,7 @@ static void compute_checked_step(struct work *w)
 		return;
 	memcpy(word, r->check_word, sizeof(word));
 	checks_begin_again(w->t, word);
-	compute_step(w);
-	collect_result(w);
+	compute_again(w, word[STEP_CHECK_AUDIT] % GRID_PRIME);
 	checks_end_again(w->t, word, r);
 	r->bad |= r->checked > CHECKED_SPORADIC;
 }
