@@ -11,20 +11,35 @@ static bool find_place(const char *name, struct flip *x)
 	return i < N_FLIP_PLACES;
 }
 
-/* Parses RANK:STEP[+]:PLACE[:NAME[:BIT]]. Returns -1 with *e set on an error. */
+/* Parses STEP, STEP+ or STEPpX. */
+static bool parse_when(char *text, struct flip *x)
+{
+	size_t n = strlen(text);
+	char *probability = strchr(text, 'p');
+	bool ok = true;
+	if (probability) {
+		*probability++ = '\0';
+		ok = !parse_double(probability, &x->probability) && x->probability > 0 &&
+		     x->probability <= 1;
+	} else if (n && text[n - 1] == '+') {
+		text[n - 1] = '\0';
+		x->repeats = true;
+	}
+	x->repeats |= probability != NULL;
+	return ok && !parse_int(text, &x->step) && x->step > 0;
+}
+
+/* Parses RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]. Returns -1 with *e set on an error. */
 static int parse_flip(const char *text, struct flip *x, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
 	char *step = rest ? strsep(&rest, ":") : words + strlen(words);
 	const char *place = rest ? strsep(&rest, ":") : "";
 	const char *name = rest ? strsep(&rest, ":") : "";
-	size_t n = strlen(step);
 	int64_t number, bit = -1;
-	*x = (struct flip){.repeats = n && step[n - 1] == '+'};
-	if (x->repeats)
-		step[n - 1] = '\0';
+	*x = (struct flip){.rank = -1};
 	bool ok = !parse_int(rank, &number) && number >= 0 && number < INT32_MAX &&
-		  !parse_int(step, &x->step) && x->step > 0 && find_place(place, x) &&
+		  parse_when(step, x) && find_place(place, x) &&
 		  (!rest || (!parse_int(rest, &bit) && bit >= 0 && bit < 64));
 	x->rank = (int)number;
 	x->bit = (int)bit;
@@ -32,7 +47,7 @@ static int parse_flip(const char *text, struct flip *x, struct err *e)
 	free(words);
 	return ok ? 0
 		  : err_set(e, EX_USAGE,
-			    "--inject-flip '%s': expected RANK:STEP[+]:PLACE[:NAME[:BIT]]; "
+			    "--inject-flip '%s': expected RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]; "
 			    "pt-referee(7) lists the places",
 			    text);
 }
@@ -140,7 +155,8 @@ static void report_missed(const struct flips *f)
 {
 	for (int i = 0; i < f->n; i++) {
 		const struct flip *x = &f->list[i];
-		if (!x->done && x->rank == f->rank && x->step == f->step)
+		bool due = x->rank == f->rank && x->step == f->step;
+		if (due && !x->done && !(x->probability > 0))
 			warn("rank %d: --inject-flip: step %lld: nothing to flip: %s %s",
 				x->rank, (long long)x->step, flip_place_names[x->place],
 				x->name ? x->name : "");
@@ -160,6 +176,7 @@ void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	f->rank = (int)t->o.resolved.worker * t->world->size + t->world->rank;
 	f->step = t->step + 1;
 	t->store->flips = f;
+	flips_begin(f);
 	t->before_update = flip_scalars;
 	t->before_update_with = &p;
 	if (flips_due(f, FLIP_ACTIVATION, NULL) || flips_due(f, FLIP_GRADIENT, NULL))

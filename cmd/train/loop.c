@@ -333,7 +333,7 @@ static void print_profile_if_done(struct run *r, bool is_last_step)
  * Returns the exit status. */
 static int fail_step(struct run *r, struct step_result *s)
 {
-	bool wrong = s->checked == CHECKED_PERSISTENT;
+	bool wrong = s->checked > CHECKED_SPORADIC;
 	const char *why = wrong ? s->found.s : s->why.s;
 	report_event(r, "stopped: %s", why);
 	struct err e = {0};
@@ -344,7 +344,7 @@ static int fail_step(struct run *r, struct step_result *s)
 		save_now(r, "before a wrong step", SAVE_AND_WAIT);
 	report_publish_now(r);
 	str_free(&s->why);
-	return wrong ? EX_OSERR : EX_FAILED;
+	return s->checked == CHECKED_PERSISTENT ? EX_OSERR : EX_FAILED;
 }
 
 /* Reports that a signal stopped the run. Returns the exit code. */
@@ -371,6 +371,7 @@ static void report_start(struct run *r)
 	start_times_print(&r->t.start, &text);
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
+	referee_report_start(r);
 }
 
 /* Evaluates before the first step. This does not count for the best loss. */
@@ -449,8 +450,12 @@ static int run_step(struct run *r)
 			"a gradient of step %lld was too large for exact sums: the step was "
 			"repeated, with gradients rounded to multiples of 2^%d",
 			(long long)r->t.step, -s.grid);
-	if (s.checked == CHECKED_SPORADIC)
+	if (s.checked == CHECKED_SPORADIC) {
 		report_event(r, "%s", s.found.s);
+		if (run_is_first(r))
+			warn("%s", s.found.s);
+	}
+	referee_write_suspects(r);
 	if (r->t.o.hash_tensors && !s.bad) /* for pt-compare --locate */
 		report_event(r, "parameters 0x%016llx",
 			(unsigned long long)store_hash(r->t.store));

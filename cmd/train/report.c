@@ -234,6 +234,9 @@ static bool has_column(const struct run *r, int column)
 	case COL_OFFLOAD_READ:
 	case COL_OFFLOAD_WRITTEN:
 		return options_offload(o);
+	case COL_AUDITED:
+	case COL_MISMATCHES:
+		return o->referee > 0;
 	default:
 		return true;
 	}
@@ -340,6 +343,7 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 		row_set(row, COL_OFFLOAD_READ, max_per_step(r, p->since.read));
 		row_set(row, COL_OFFLOAD_WRITTEN, max_per_step(r, p->since.written));
 	}
+	referee_fill_row(r, row);
 	memset(&p->since, 0, sizeof(p->since));
 }
 

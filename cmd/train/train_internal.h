@@ -117,6 +117,15 @@ int hashes_end_step(struct run *r, const struct step_result *s);
 bool hashes_are_done(const struct run *r);
 void hashes_close(struct run *r);
 
+/* ---- referee.c: --referee ------------------------------------------------------------ */
+
+/* Reports how much of the work audits compute again. */
+void referee_report_start(struct run *r);
+/* Sets the columns of audits. */
+void referee_fill_row(const struct run *r, struct row *row);
+/* Appends the ranks that an audit of the step has found to the file of suspects, on rank 0. */
+void referee_write_suspects(struct run *r);
+
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 
 /* A checkpoint from its beginning to its end, which may be some steps later. */

@@ -26,6 +26,7 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_GARBLE = 8,
 	PHILOX_FLIP = 9,   /* no result depends on it */
 	PHILOX_CHECK = 10, /* no result depends on it */
+	PHILOX_AUDIT = 11, /* no result depends on it */
 	PHILOX_TEST = 99,
 };
 

@@ -13,7 +13,7 @@
 	TAG(SUM, 16384)	   /* sum.c: one per sum in flight */                            \
 	TAG(NOTIFY, 1)	   /* notify.c */                                                \
 	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
-	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one per fetch */         \
+	TAG(LOADER, 4)	   /* data/loader.c: batches of tokens, one per fetch */         \
 	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
 	TAG(DISPATCH, 1)   /* parallel/dispatch.c: rows of experts */                    \
 	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \
@@ -25,6 +25,7 @@
 	TAG(PIPELINE, 8192) /* engine/pipe.c: activations and gradients of each stage */ \
 	TAG(VAULT, 3)	    /* vault/load.c, copy.c: requests, rows; a file */           \
 	TAG(HEAL, 1)	    /* engine/replicas_heal.c: copies of state */                \
+	TAG(AUDIT, 1)	    /* engine/trial.c: hashes of results */                      \
 	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
 	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */
 

@@ -150,7 +150,7 @@ static inline int64_t run_samples(const struct sample_run *r)
 
 struct fetch;
 /* Starts to fetch samples runs[rank] of `order` for every rank in the background. Consecutive
- * ranks with equal runs share one read. At most two fetches may be in progress. Collective. */
+ * ranks with equal runs share one read. At most four fetches may be in progress. Collective. */
 struct fetch *loader_start(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs);
 /* Waits for the windows [n][context + 1] of this rank, with flags in the tokens. They are valid

@@ -6,6 +6,9 @@
 
 #include <pthread.h>
 
+/* The samples of this step, of the next one, of a step that is computed again, and of an audit. */
+enum { MAX_FETCHES = COMM_TAG_COUNT(LOADER) };
+
 struct loader {
 	struct loader_config c;
 	unsigned tags; /* one bit per tag in use */
@@ -13,7 +16,7 @@ struct loader {
 
 struct fetch {
 	struct loader *l;
-	int tag; /* 0 or 1, because the second of two fetches may be complete first */
+	int tag; /* below MAX_FETCHES, because a later fetch may be complete first */
 	enum split split;
 	struct order order;
 	struct sample_run *runs; /* [size] */
@@ -154,9 +157,10 @@ struct fetch *loader_start(struct loader *l, enum split split, const struct orde
 	struct comm *c = l->c.comm;
 	struct fetch *f = xcalloc(1, sizeof(*f));
 	size_t runs_bytes = (size_t)c->size * sizeof(*f->runs);
-	BUG_ON(l->tags == 3);
 	f->l = l;
-	f->tag = l->tags & 1;
+	while (l->tags & 1u << f->tag)
+		f->tag++;
+	BUG_ON(f->tag == MAX_FETCHES);
 	l->tags |= 1u << f->tag;
 	f->split = split;
 	f->order = *order;

@@ -1,6 +1,7 @@
 /* Checks of a step by integers (checks.h). A check is a row of step_checks[]. */
 #include "engine/checks.h"
 
+#include "engine/audit.h"
 #include "engine/check_replicas.h"
 
 static bool checks_sums(const struct trainer *t)
@@ -30,6 +31,17 @@ static enum checked judge_sums(struct trainer *t, struct str *out)
 	return wrong ? CHECKED_PERSISTENT : CHECKED_SPORADIC;
 }
 
+static bool checks_audit(const struct trainer *t)
+{
+	return t->audit && t->audit->plan.audited;
+}
+
+static enum checked judge_audit(struct trainer *t, struct str *out)
+{
+	str_puts(out, t->audit->found.s);
+	return t->audit->outcome;
+}
+
 const struct step_check step_checks[N_STEP_CHECKS] = {
 	[STEP_CHECK_SUMS] = {.is_on = checks_sums,
 		.enqueue_word = enqueue_word_of_sums,
@@ -39,6 +51,10 @@ const struct step_check step_checks[N_STEP_CHECKS] = {
 		.word = replicas_word,
 		.alarm = replicas_heal,
 		.verdict = replicas_verdict},
+	[STEP_CHECK_AUDIT] = {.is_on = checks_audit,
+		.word = audit_word,
+		.alarm = audit_trial,
+		.verdict = judge_audit},
 };
 
 bool checks_are_on(const struct trainer *t)
@@ -97,5 +113,9 @@ void checks_end_again(
 		enum checked verdict = step_checks[i].verdict(t, &r->found);
 		if (verdict > r->checked)
 			r->checked = verdict;
+	}
+	if (r->checked == CHECKED_SPORADIC && checks_alarmed(r->check_word)) {
+		str_puts(&r->found, "; but the step is wrong again");
+		r->checked = CHECKED_PERSISTENT;
 	}
 }

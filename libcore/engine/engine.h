@@ -46,8 +46,11 @@ void start_times_print(const struct start_times *s, struct str *out);
 /* Integers of the caller that are summed over the ranks together with the loss and the norm. */
 enum { STEP_VOTES = 4 };
 
-/* The checks of a step (checks.h). */
-enum { STEP_CHECK_SUMS, STEP_CHECK_REPLICAS, N_STEP_CHECKS };
+/* The checks of a step (checks.h). Replicas come before audits, which assume equal parameters. */
+enum { STEP_CHECK_SUMS, STEP_CHECK_REPLICAS, STEP_CHECK_AUDIT, N_STEP_CHECKS };
+/* The outcome of the checks of a step: right; wrong, but right when the step was computed again; wrong
+ * because ranks have different software; wrong again. In the last two cases the step is bad. */
+enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_SOFTWARE, CHECKED_PERSISTENT };
 
 /* The results of a step that the host reads. */
 struct step_report {
@@ -143,6 +146,7 @@ struct trainer {
 		int64_t n_eager;       /* steps before the capture */
 		int64_t read, written; /* bytes of offloaded state per step */
 	} graph;
+	struct audit *audit;		  /* --referee; NULL: none */
 	void (*before_update)(void *arg); /* may read the gradients; NULL: none */
 	void *before_update_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */

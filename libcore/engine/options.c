@@ -355,10 +355,20 @@ static const struct opt options[] = {
 		"Compare parameters and optimizer state in every step with their checksums after the "
 		"last update, to detect changes in memory or files. Replicas are replaced; "
 		"without a replica, the run ends with exit code 71. Needs --device cpu."},
-	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+]:PLACE[:NAME[:BIT]]", NULL,
+	{OPT_DOUBLE, 0, "referee", "SHARE", "0", T(referee), 0, 0, 1, .help =
+		"Compute this share of the work a second time, by other ranks, and compare before "
+		"parameters change: 0.01 is one percent; 1 is one micro-batch of each data-parallel "
+		"rank in every step, the maximum; 0 is nothing. If results differ, other ranks "
+		"decide which rank computed wrongly, and the step is computed again. Needs --device "
+		"cpu."},
+	{OPT_INT, 0, "referee-strikes", "N", "2", T(referee_strikes), 0, 1, 1e9,
+		.needs = "--referee", .help =
+		"Number of sporadic faults of one rank after which the run ends with exit code 71."},
+	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
-		"steps from then on. May be repeated."},
+		"steps from then on, or with pX in each micro-batch from then on with probability "
+		"X. May be repeated."},
 	{OPT_STR, 0, "inject-kill", "RANK:STEP:PLACE", NULL, T(inject_kill), 0, .help =
 		"Kill a rank at a place, to test a restart. PLACE: step (before step STEP), copy, "
 		"seal or send (in the copy of step STEP to the vault), or restore (in a resume from "

@@ -132,6 +132,8 @@ struct train_opts {
 	struct strs inject_delay, inject_flip;
 	const char *inject_kill;
 	int check_sums, check_replicas, check_memory; /* CHECK_WORDS */
+	double referee; /* share of the work that audits add; 0: none */
+	int64_t referee_strikes;
 	const char *corrupt_batch;
 	const char *cluster; /* only for plans */
 	/* evaluation and samples */

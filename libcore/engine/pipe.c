@@ -387,9 +387,10 @@ static void load_micro_batch(struct pipe *x, const struct pipe_input *in, int64_
 	struct pass *p = x->pass;
 	int64_t b = p->c.batch;
 	p->micro.empty = i >= in->n;
-	p->micro.turn = i;
+	p->micro.turn = in->first_turn + i;
 	if (in->microbatches)
-		p->micro.number = microbatches_index(in->microbatches, in->data_rank, i);
+		p->micro.number = microbatches_index(
+			in->microbatches, in->data_rank, in->first_turn + i);
 	if (p->micro.empty || !in->windows)
 		return;
 	pass_load(p, in->windows + i * b * (p->m->c.context + 1));
@@ -415,10 +416,14 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 		if (i + 1 < s->n[x->axis->rank])
 			start_receive(x, a + 1);
 		x->pass->store->after = unit_used_from(x, i + 1);
-		if (a->kind == ACTION_FORWARD)
+		if (x->begin)
+			x->begin(x->with, a);
+		if (a->kind == ACTION_FORWARD) {
+			flips_begin_micro(x->pass->store->flips);
 			run_forward(x, y, a->micro);
-		else
+		} else {
 			run_backward(x, y, a->micro, a->kind);
+		}
 		if (x->done)
 			x->done(x->with, a);
 	}

@@ -17,7 +17,8 @@ struct pipe {
 	double waited;		  /* seconds of waiting for other stages */
 	double blocked; /* seconds of waiting within forwards and backwards, on a CPU */
 	double seconds; /* duration of the whole step */
-	/* Called after every action of a step; may be NULL. */
+	/* Called before and after every action of a step; may be NULL. */
+	void (*begin)(void *arg, const struct action *a);
 	void (*done)(void *arg, const struct action *a);
 	void *with;
 	/* Called in each micro-batch's forward of this rank's first stage, which it delays; NULL:
@@ -35,6 +36,7 @@ struct pipe_input {
 	/* In training: the numbers of these micro-batches; NULL in an evaluation. */
 	const struct microbatches *microbatches;
 	int data_rank;
+	int64_t first_turn; /* turn of the first of these micro-batches on this data rank */
 	int64_t first_sample; /* number of this worker's first sample in the step */
 };
 

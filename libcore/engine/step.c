@@ -6,6 +6,7 @@
 
 #include "base/trace.h"
 #include "engine/check_replicas.h"
+#include "engine/audit.h"
 #include "engine/checks.h"
 #include "engine/deal.h"
 #include "engine/state.h"
@@ -377,7 +378,9 @@ static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	write_terms(t, w->r);
+	audit_begin_step(t);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
+	audit_end_step(t);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	read_router_begin(t);
 	if (updates_ahead(w))
@@ -574,6 +577,21 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
+/* Computes a step again, after a failed audit from samples that are read again. Collective. */
+static void compute_again(struct work *w, bool reads)
+{
+	struct trainer *t = w->t;
+	const int32_t *windows = w->input.windows;
+	struct fetch *again = reads ? fetch_step(t, t->samples) : NULL;
+	if (reads)
+		w->input.windows = loader_wait(t->data.loader, again);
+	compute_step(w);
+	collect_result(w);
+	w->input.windows = windows;
+	if (reads)
+		fetch_free(again);
+}
+
 /* Computes a step, and once more if a check finds it wrong. */
 static void compute_checked_step(struct work *w)
 {
@@ -586,11 +604,10 @@ static void compute_checked_step(struct work *w)
 	memcpy(word, r->check_word, sizeof(word));
 	checks_begin_again(w->t, word);
 	w->again = true;
-	compute_step(w);
-	collect_result(w);
+	compute_again(w, word[STEP_CHECK_AUDIT] % GRID_PRIME);
 	w->again = false;
 	checks_end_again(w->t, word, r);
-	r->bad |= r->checked == CHECKED_PERSISTENT;
+	r->bad |= r->checked > CHECKED_SPORADIC;
 }
 
 /* Handles a batch without a target that counts, as --empty-batch specifies. The ranks have
@@ -634,12 +651,12 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	}
 	r->grid = first_grid(t, w.averages);
 	compute_checked_step(&w);
-	while (r->checked != CHECKED_PERSISTENT && needs_coarser_grid(&w)) {
+	while (r->checked <= CHECKED_SPORADIC && needs_coarser_grid(&w)) {
 		r->grid -= COARSER_BY;
 		r->coarser = true;
 		compute_checked_step(&w);
 	}
-	if (r->bad && r->checked != CHECKED_PERSISTENT)
+	if (r->bad && r->checked <= CHECKED_SPORADIC)
 		nonfinite_explain(t, &w.input, r);
 	if (r->bad)
 		return;

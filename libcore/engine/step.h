@@ -12,9 +12,6 @@ struct step_votes {
 	void *with;
 };
 
-/* The outcome of the checks of a step: right; wrong, but right when the step was computed again; wrong
- * again, so the step is bad. */
-enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_PERSISTENT };
 
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "engine/audit.h"
 #include "engine/backend.h"
 #include "engine/deal.h"
 #include "engine/step.h"
@@ -218,6 +219,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 	trainer_build_pipe(t);
 	deal_open(t);
 	replicas_open(t);
+	audit_open(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* else state_load() sets all parameters */
 		init_parts(t->store, (uint64_t)t->o.seed);
@@ -320,6 +322,7 @@ void trainer_close(struct trainer *t)
 	str_free(&t->origin);
 	loader_close(t->data.loader);
 	deal_close(&t->deal);
+	audit_close(t);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);

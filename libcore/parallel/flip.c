@@ -13,11 +13,34 @@ void flips_begin(struct flips *f)
 		f->list[i].done &= !f->list[i].repeats;
 }
 
+void flips_begin_copy(struct flips *f, bool copy)
+{
+	flips_begin(f);
+	if (f)
+		f->in_copy = copy;
+}
+
+void flips_begin_micro(struct flips *f)
+{
+	for (int i = 0; f && i < f->n; i++) {
+		struct philox_key key =
+			philox_key(f->seed, PHILOX_FLIP, (uint64_t)f->step);
+		struct philox_block b =
+			philox(key, f->n_micro, (uint32_t)f->rank, (uint32_t)i, 1);
+		if (f->list[i].probability > 0)
+			f->list[i].done = philox_uniform64(b.x[0], b.x[1]) >=
+					  f->list[i].probability;
+	}
+	if (f)
+		f->n_micro++;
+}
+
 struct flip *flips_due(struct flips *f, enum flip_place place, const char *name)
 {
 	for (int i = 0; f && i < f->n; i++) {
 		struct flip *x = &f->list[i];
 		bool due = x->repeats ? f->step >= x->step : f->step == x->step;
+		due &= x->repeats || !f->in_copy;
 		if (due && !x->done && x->rank == f->rank && x->place == place &&
 			(!x->name || !name || !strcmp(x->name, name)))
 			return x;

@@ -28,6 +28,7 @@ struct flip {
 	int rank;     /* among all ranks */
 	int64_t step; /* counted from 1 */
 	bool repeats; /* also in later steps, and whenever a step is computed again */
+	double probability; /* 0, or the probability of a flip in each micro-batch */
 	enum flip_place place;
 	char *name; /* tensor; NULL: any */
 	int bit;    /* -1: a random one */
@@ -39,11 +40,17 @@ struct flips {
 	int n, rank;	   /* this rank among all ranks */
 	uint64_t seed;
 	int64_t step; /* the step that is being computed */
+	bool in_copy; /* computes a copy of a micro-batch, in which only flips that repeat occur */
+	uint32_t n_micro; /* micro-batches that this rank has begun */
 	uint32_t n_drawn;
 };
 
 /* Begins an attempt to compute a step. f may be NULL. */
 void flips_begin(struct flips *f);
+/* Begins or ends the copy of a micro-batch (--referee). f may be NULL. */
+void flips_begin_copy(struct flips *f, bool copy);
+/* Begins a micro-batch: draws which flips with a probability occur. f may be NULL. */
+void flips_begin_micro(struct flips *f);
 /* Returns a flip that this rank is to do now; NULL: none. `name`: the tensor; NULL: all match.
  * f may be NULL. */
 struct flip *flips_due(struct flips *f, enum flip_place place, const char *name);

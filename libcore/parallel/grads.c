@@ -5,6 +5,7 @@
  * reduced as soon as its leaves are written, so units share memory: blocks alternate between two
  * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself. */
 #include "parallel/check_sums.h"
+#include "parallel/store_audit.h"
 #include "parallel/store_flip.h"
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -469,10 +470,13 @@ static void add_to_sum(
 /* Counts a written leaf; with several leaves per turn, adds it to this rank's sum. */
 static void record_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
+	bool sums = b->leaves.adds;
+	struct mat leaf = sums ? x : mat(leaf_address(s, b, e), x.rows, x.cols);
 	BUG_ON(++e->n_leaves > b->leaves.per_turn || e->n_expert_leaves);
-	flip_leaf(s, e, b->leaves.adds ? x : mat(leaf_address(s, b, e), x.rows, x.cols));
-	e->checked = b->leaves.adds && e->n_leaves == b->leaves.per_turn;
-	if (b->leaves.adds)
+	flip_leaf(s, e, leaf);
+	audit_leaf(s, b, e, 0, leaf);
+	e->checked = sums && e->n_leaves == b->leaves.per_turn && !audit_drops(s);
+	if (sums && !audit_drops(s))
 		add_to_sum(s, b, e->pos, x, e->n_leaves > 1, e->checked);
 }
 
@@ -515,11 +519,14 @@ static void record_block(
 {
 	struct bucket *b = bucket_of(s, t, slice);
 	struct entry *e = entry_of(s, t, slice);
-	int64_t n = ++e->n_expert_leaves[expert];
-	flip_leaf(s, e, b->leaves.adds ? x : store_leaf_block(s, t, slice, expert));
+	int64_t n = ++e->n_expert_leaves[expert], row = held_row(t, expert);
+	bool sums = b->leaves.adds;
+	struct mat leaf = sums ? x : store_leaf_block(s, t, slice, expert);
+	flip_leaf(s, e, leaf);
+	audit_leaf(s, b, e, row, leaf);
 	BUG_ON(n > b->leaves.per_turn && !b->all.c->planned);
-	if (b->leaves.adds)
-		add_to_sum(s, b, e->pos + held_row(t, expert) * e->cols, x, n > 1, false);
+	if (sums && !audit_drops(s))
+		add_to_sum(s, b, e->pos + row * e->cols, x, n > 1, false);
 }
 
 void store_leaf_block_done(struct store *s, const struct tensor *t, int slice, int expert)

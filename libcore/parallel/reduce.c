@@ -2,6 +2,7 @@
  * The host waits for it before the next turn, before the memory is reused for other leaves or
  * sums, and at the end of the step. A chained row is enqueued at once, after the previous row. */
 #include "parallel/check_sums.h"
+#include "parallel/store_audit.h"
 #include "parallel/store_flip.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
@@ -242,9 +243,21 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 	run_due_rows(s, b, false);
 }
 
+/* Ends the use of the memory for a unit's leaves. */
+static void close_leases(struct store *s, int unit)
+{
+	for (int i = 0; i < N_PLACES; i++)
+		if (s->impl->lease[i].unit == unit)
+			s->impl->lease[i].open = false;
+}
+
 void store_reduce(struct store *s, int unit, int use)
 {
 	struct store_impl *o = s->impl;
+	if (audit_drops(s)) {
+		close_leases(s, unit);
+		return;
+	}
 	/* even for a rank without leaves in this round */
 	if (s->c.microbatches.round_robin)
 		grads_assign_lease(s, unit);
@@ -253,9 +266,7 @@ void store_reduce(struct store *s, int unit, int use)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit) /* the last unit in the backward */
 			reduce_bucket(s, b, use);
-	for (int i = 0; i < N_PLACES; i++)
-		if (o->lease[i].unit == unit)
-			o->lease[i].open = false;
+	close_leases(s, unit);
 }
 
 /* Executes the remaining rows of all buckets, with one sum per bucket in progress at once. */

@@ -115,6 +115,10 @@ const struct column columns[N_COLUMNS] = {
 	[COL_OFFLOAD_WRITTEN] = {"offload_written", COLUMN_ROUND,
 		.tag = "traffic/offload_written", .was = "written", .unit = "bytes",
 		.help = "offloaded state written per step, by the rank that writes most"},
+	[COL_AUDITED] = {"audited", COLUMN_INT, .tag = "referee/audited",
+		.help = "steps with an audit since the start"},
+	[COL_MISMATCHES] = {"mismatches", COLUMN_INT, .tag = "referee/mismatches",
+		.help = "micro-batches with different results on two ranks, since the start"},
 };
 
 int column_find(const char *name)

@@ -77,7 +77,7 @@ changes() { # FLIP...: each of these bits, flipped alone, changes the checkpoint
 @test "--inject-flip: what makes no sense is rejected" {
 	local x
 	for x in 0 0:1 x:1:leaf 0:0:leaf 0:1:nowhere 0:1:leaf:wq:64 0:1:leaf:wq:x -1:1:leaf 0:1++:leaf; do
-		reports 64 "--inject-flip '$x': expected RANK:STEP[+]:PLACE[:NAME[:BIT]]" tiny --dry-run --inject-flip "$x"
+		reports 64 "--inject-flip '$x': expected RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]" tiny --dry-run --inject-flip "$x"
 	done
 	reports 64 '--inject-flip: rank 1 does not exist' tiny --dry-run --inject-flip 1:1:leaf
 	reports 64 '--inject-flip and --cuda-graph are mutually exclusive' tiny --dry-run --cuda-graph --inject-flip 0:1:leaf

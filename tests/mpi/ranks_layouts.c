@@ -12,7 +12,8 @@
  * micro-batches as if they had random speeds.
  *
  * Every third run has --check-sums yes, and on CPUs every other third has --check-replicas yes and
- * --check-memory yes (CHECK_SUMS=yes, CHECK_REPLICAS=yes: all). They must raise no alarm.
+ * --check-memory yes, or --referee 1 (CHECK_SUMS=yes, CHECK_REPLICAS=yes, REFEREE=yes: all). They must
+ * raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
  * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
@@ -158,7 +159,8 @@ static bool steps(
 		deal_randomly(t);
 		/* A step that updates nothing sends less, and so may the next. */
 		bool even = i == leg->from || !t->deal.wanted;
-		if (!skipped && !r.skipped && !r.empty && !sent_is_known && even) {
+		if (!skipped && !r.skipped && !r.empty && !sent_is_known && even &&
+			!t->audit) { /* no plan has audits */
 			check_sent(t, p, sent, out);
 			sent_is_known = true;
 		}
@@ -266,6 +268,9 @@ static void add_layout(
 	j->o.check_replicas =
 		!test_on_cuda() && (n_jobs % 3 == 1 || getenv("CHECK_REPLICAS"));
 	j->o.check_memory = j->o.check_replicas;
+	if (!test_on_cuda() && !j->o.data_per_rank && !j->o.edit.workers &&
+		(n_jobs % 3 == 2 || getenv("REFEREE")))
+		j->o.referee = 1;
 	if (layout_can_deal(&j->o) && (n_of[kind] % 3 || getenv("DEAL")))
 		j->o.deal = DEAL_SPEED;
 	j->control = control_of(&j->o, data);

@@ -1,0 +1,308 @@
+/* Audits: the copy and the original of a micro-batch, and their signatures (audit.h). */
+#include "engine/audit.h"
+
+#include "engine/step.h"
+
+/* Words after the checksums of tensors. */
+enum { WORD_LOSS, WORD_RECORDS, MORE_WORDS };
+
+/* ---- opening --------------------------------------------------------------------- */
+
+static int greatest_common_divisor(int a, int b)
+{
+	return b ? greatest_common_divisor(b, a % b) : a;
+}
+
+/* Returns the distance from which on data ranks are on different hosts, or with hybrid sharding in
+ * different replicas. */
+static int far_shift(const struct trainer *t)
+{
+	const int *degree = t->mesh.degree;
+	int n = t->layout.microbatches.ranks;
+	int ranks = degree[AXIS_CP] * degree[AXIS_TP]; /* of a data rank and stage */
+	int far = degree[AXIS_DP] > 1 ? degree[AXIS_FSDP] : 1;
+	int of_host = t->mesh.host_ranks / ranks;
+	return 2 * of_host <= n ? (int)max64(far, of_host) : far;
+}
+
+void audit_open(struct trainer *t)
+{
+	const struct microbatches *m = &t->layout.microbatches;
+	const struct train_opts *o = &t->o;
+	struct err e = {0};
+	int ep = (int)max64(1, o->ep), stages = t->mesh.degree[AXIS_PP];
+	if (!(o->referee > 0))
+		return;
+	struct audit *a = t->audit = xcalloc(1, sizeof(*a));
+	int64_t turns = max64(1, m->n_micro / m->ranks);
+	a->c = (struct audit_config){.seed = (uint64_t)o->seed,
+		.every = audit_interval(o->referee, turns, stages),
+		.turns = turns,
+		.data_ranks = m->ranks,
+		.unit = ep / greatest_common_divisor(ep, t->mesh.degree[AXIS_CP]),
+		.far = far_shift(t)};
+	a->n_words = t->model.n_tensors + MORE_WORDS;
+	a->u = xcalloc(GRID_BLOCK, sizeof(*a->u));
+	grid_weights(a->c.seed, a->u);
+	a->own.word = xcalloc((size_t)a->n_words, sizeof(*a->own.word));
+	a->copy.word = xcalloc((size_t)a->n_words, sizeof(*a->copy.word));
+	a->strikes = xcalloc((size_t)t->world->size, sizeof(*a->strikes));
+	if (schedule_init(
+		    &a->schedule, t->schedule.kind, stages, t->schedule.per_rank, 1, &e))
+		die_err(&e);
+}
+
+void audit_signature_release(struct audit_signature *x)
+{
+	free(x->word);
+	free(x->record);
+	*x = (struct audit_signature){0};
+}
+
+void audit_close(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	if (!a)
+		return;
+	audit_signature_release(&a->own);
+	audit_signature_release(&a->copy);
+	schedule_release(&a->schedule);
+	str_free(&a->found);
+	free(a->strikes);
+	free(a->u);
+	free(a);
+	t->audit = NULL;
+}
+
+int audit_partner(const struct trainer *t, int rank, int shift)
+{
+	int coord[N_AXES], n = t->layout.microbatches.ranks;
+	mesh_coordinates(t->mesh.degree, rank, coord);
+	int data = (microbatches_rank(t->mesh.degree, coord) + shift + n) % n;
+	coord[AXIS_DP] = data / t->mesh.degree[AXIS_FSDP];
+	coord[AXIS_FSDP] = data % t->mesh.degree[AXIS_FSDP];
+	return mesh_rank(t->mesh.degree, coord);
+}
+
+/* ---- signatures ------------------------------------------------------------------ */
+
+static uint64_t hash_rows(struct mat x)
+{
+	const char *row = x.p;
+	size_t n_bytes = (size_t)(x.cols * dtype_bytes(x.type));
+	int64_t stride = mat_stride(x) * dtype_bytes(x.type);
+	uint64_t hash = 0;
+	if (stride == (int64_t)n_bytes)
+		return hash_bytes(row, n_bytes * (size_t)x.rows, 0);
+	for (int64_t i = 0; i < x.rows; i++, row += stride)
+		hash = hash_bytes(row, n_bytes, hash);
+	return hash;
+}
+
+/* Appends a result to the records of a signature. The store hashes leaves. context: an audit. */
+static void record_result(void *context, const struct result *x)
+{
+	struct audit *a = context;
+	struct audit_signature *to = a->now;
+	if (a->inner)
+		a->inner->see(a->inner->with, x);
+	if (x->extent == EXTENT_LEAF)
+		return;
+	to->record = xgrow(to->record, to->n_records, sizeof(*to->record));
+	struct audit_record *r = &to->record[to->n_records++];
+	*r = (struct audit_record){
+		.hash = hash_rows(x->x), .layer = x->at.layer, .gradient = x->gradient};
+	snprintf(r->name, sizeof(r->name), "%s", x->name);
+}
+
+static void signature_begin(struct audit *a, struct audit_signature *x)
+{
+	if (!x->word)
+		x->word = xcalloc((size_t)a->n_words, sizeof(*x->word));
+	memset(x->word, 0, (size_t)a->n_words * sizeof(*x->word));
+	x->n_records = 0;
+}
+
+/* Returns an exact sum modulo GRID_PRIME, which is linear. */
+static uint64_t fold_exact(const struct exact *x)
+{
+	const int64_t prime = GRID_PRIME;
+	uint64_t base = ((uint64_t)1 << EXACT_DIGIT) % GRID_PRIME, sum = 0;
+	for (int i = EXACT_LIMBS - 1; i >= 0; i--)
+		sum = (sum * base + (uint64_t)((x->limb[i] % prime + prime) % prime)) %
+		      GRID_PRIME;
+	return sum;
+}
+
+static void add_loss(struct audit *a, struct trainer *t)
+{
+	struct exact now = pass_loss(&t->pass);
+	uint64_t *word = &a->now->word[t->model.n_tensors + WORD_LOSS];
+	*word = (*word + fold_exact(&now) + GRID_PRIME - fold_exact(&a->loss)) %
+		GRID_PRIME;
+}
+
+static void signature_end(struct audit *a, struct audit_signature *x)
+{
+	uint64_t hash = 0;
+	for (int64_t i = 0; i < x->n_records; i++)
+		hash = hash_bytes(&x->record[i].hash, sizeof(hash), hash);
+	x->word[a->n_words - MORE_WORDS + WORD_RECORDS] = hash % GRID_PRIME;
+}
+
+/* Begins to sign what the rank computes. `drops`: its gradients are dropped. */
+static void observe_begin(struct trainer *t, struct audit_signature *to, bool drops)
+{
+	struct audit *a = t->audit;
+	a->now = to;
+	a->loss = pass_loss(&t->pass);
+	a->inner = t->pass.observer;
+	a->observer = (struct observer){.see = record_result, .with = a};
+	a->leaves = (struct store_audit){
+		.drops = drops, .u = a->u, .key = a->key, .word = to->word};
+	t->pass.observer = &a->observer;
+	t->store->audit = &a->leaves;
+}
+
+static void observe_end(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	add_loss(a, t);
+	t->pass.observer = a->inner;
+	t->store->audit = NULL;
+}
+
+/* ---- the copy -------------------------------------------------------------------- */
+
+/* Starts to read the samples of a turn of data rank d + shift for all ranks. */
+static struct fetch *fetch_turn(struct trainer *t, int shift, int64_t turn)
+{
+	const struct microbatches *m = &t->layout.microbatches;
+	int64_t b = t->o.micro_batch;
+	scoped_ptr struct sample_run *runs =
+		xcalloc((size_t)t->world->size, sizeof(*runs));
+	for (int r = 0; r < t->world->size; r++) {
+		int data = layout_data_rank(t->mesh.degree, audit_partner(t, r, shift));
+		runs[r] = (struct sample_run){
+			.first = t->samples + microbatches_index(m, data, turn) * b,
+			.block = b,
+			.stride = b,
+			.blocks = 1};
+	}
+	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+}
+
+void audit_compute(struct trainer *t, int shift, int64_t turn, struct audit_signature *to)
+{
+	struct audit *a = t->audit;
+	struct fetch *f = fetch_turn(t, shift, turn);
+	struct pipe_input in = step_input(t, loader_wait(t->data.loader, f));
+	int64_t fullest = t->pass.fullest_rows;
+	in.n = 1;
+	in.n_windows = t->o.micro_batch;
+	in.data_rank =
+		layout_data_rank(t->mesh.degree, audit_partner(t, t->world->rank, shift));
+	in.first_turn = turn;
+	signature_begin(a, to);
+	pass_loss_begin(&t->pass);
+	flips_begin_copy(t->store->flips, true);
+	observe_begin(t, to, true);
+	t->pipe.schedule = &a->schedule;
+	pipe_step(&t->pipe, &in);
+	t->pipe.schedule = &t->schedule;
+	observe_end(t);
+	flips_begin_copy(t->store->flips, false);
+	signature_end(a, to);
+	store_discard_leaves(t->store);
+	t->pass.fullest_rows = fullest;
+	fetch_free(f);
+}
+
+/* ---- the original ---------------------------------------------------------------- */
+
+static void begin_action(void *context, const struct action *x)
+{
+	struct trainer *t = context;
+	if (x->micro == t->audit->plan.turn)
+		observe_begin(t, &t->audit->own, false);
+}
+
+static void end_action(void *context, const struct action *x)
+{
+	struct trainer *t = context;
+	if (x->micro == t->audit->plan.turn)
+		observe_end(t);
+}
+
+void audit_begin_step(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	int64_t step = t->step + 1;
+	if (!a)
+		return;
+	a->plan = audit_plan(&a->c, step, !a->begun || step <= a->always_until);
+	if (!a->plan.audited)
+		return;
+	a->key = philox_key(a->c.seed, PHILOX_AUDIT, (uint64_t)-step);
+	audit_compute(t, a->plan.shift, a->plan.turn, &a->copy);
+	signature_begin(a, &a->own);
+	t->pipe.begin = begin_action;
+	t->pipe.done = end_action;
+	t->pipe.with = t;
+}
+
+void audit_end_step(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	if (!a || !a->plan.audited)
+		return;
+	t->pipe.begin = t->pipe.done = NULL;
+	a->was_first = !a->begun;
+	a->begun = true;
+	a->n_audited++;
+}
+
+/* ---- the word -------------------------------------------------------------------- */
+
+bool audit_compares_own_experts(const struct trainer *t)
+{
+	const struct audit *a = t->audit;
+	return a->plan.shift % a->c.unit != 0;
+}
+
+/* Returns the random weight of a pair: of the data rank that is audited. */
+static uint64_t pair_weight(const struct audit *a, int data_rank, uint32_t what)
+{
+	struct philox_block b = philox(a->key, (uint32_t)data_rank, what, 0, 1);
+	return 1 + b.x[0] % (GRID_PRIME - 1);
+}
+
+/* Returns the sum of the words of a signature with random weights: of experts, or of all else. */
+static uint64_t fold_words(
+	const struct trainer *t, const struct audit_signature *x, bool experts)
+{
+	const struct audit *a = t->audit;
+	uint64_t sum = 0;
+	for (int64_t i = 0; i < a->n_words; i++) {
+		bool of_experts = i < t->model.n_tensors && t->model.tensors[i].experts;
+		if (of_experts == experts)
+			sum += x->word[i] * pair_weight(a, (int)i, 1) % GRID_PRIME;
+	}
+	return sum % GRID_PRIME;
+}
+
+uint64_t audit_word(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	uint64_t sum = 0;
+	signature_end(a, &a->own);
+	int own = t->layout.data_rank, other = (own + a->plan.shift) % a->c.data_ranks;
+	for (int experts = 0; experts < 2; experts++) {
+		int copied = experts && audit_compares_own_experts(t) ? own : other;
+		sum += pair_weight(a, own, 2) * fold_words(t, &a->own, experts) %
+		       GRID_PRIME;
+		sum += pair_weight(a, copied, 2) *
+		       (GRID_PRIME - fold_words(t, &a->copy, experts)) % GRID_PRIME;
+	}
+	return sum % GRID_PRIME;
+}

@@ -1,0 +1,89 @@
+/* audit: in some steps, each rank also computes a micro-batch of another data rank, its referee
+ * (--referee). The referee of a rank has the same place in the mesh, except for its data rank, so
+ * it has the same slices and layers. Both ranks compute a signature: checksums of all leaves, the
+ * exact sum of the losses, and hashes of all results. A word of the step's all-reduce is the sum of
+ * the signatures of the originals minus the signatures of the copies, with random weights: 0 unless
+ * a signature differs (checks.h). Then the trial computes the micro-batches again. */
+#pragma once
+
+#include "engine/audit_plan.h"
+#include "engine/engine.h"
+#include "parallel/store.h"
+
+/* A result of a forward or backward, in the order of computation. */
+struct audit_record {
+	uint64_t hash;
+	char name[48]; /* without the prefix "layers.N." */
+	int64_t layer; /* -1: embedding; model.c.layers: head */
+	bool gradient;
+};
+
+/* What a rank computed for a micro-batch. */
+struct audit_signature {
+	uint64_t *
+		word; /* [n_tensors]: checksums of leaves; then of the loss and of the records */
+	struct audit_record *record; /* [n_records] */
+	int64_t n_records;
+};
+
+/* A rank that has computed wrongly; equal on all ranks. */
+struct audit_suspect {
+	int rank;
+	enum audit_verdict verdict;
+	char host[64], device[32];
+	char tensor[80]; /* the first result that differs */
+};
+
+enum { AUDIT_MAX_SUSPECTS = 8 };
+struct audit {
+	struct audit_config c;
+	struct audit_plan plan; /* of the current step */
+	int64_t n_words;
+	uint32_t *u;			  /* [GRID_BLOCK] */
+	struct philox_key key;		  /* of the current step */
+	struct schedule schedule;	  /* one micro-batch */
+	struct audit_signature own, copy; /* of the current step */
+	struct audit_signature *now;	  /* the signature that is computed */
+	struct store_audit leaves;
+	struct observer observer;
+	const struct observer *inner; /* the observer that was there; NULL: none */
+	struct exact loss;	      /* before the action that runs */
+	bool begun;		      /* a step has been audited since the start */
+	bool was_first;	      /* the current audit is the first one of the start */
+	int64_t always_until; /* after a fault, all steps up to this one are audited */
+	int64_t n_audited, n_mismatches; /* steps with an audit; pairs that differed */
+	int *strikes;			 /* [ranks]: sporadic faults since the start */
+	/* The outcome of the last trial. */
+	struct audit_suspect suspect[AUDIT_MAX_SUSPECTS];
+	int n_suspects;
+	int64_t trial_step; /* step of the last trial, counted from 1 */
+	enum checked outcome;
+	struct str found;
+};
+
+/* ---- audit.c ------------------------------------------------------------------------ */
+
+/* Opens and closes t->audit; NULL without --referee. */
+void audit_open(struct trainer *t);
+void audit_close(struct trainer *t);
+/* Collective, before the step's micro-batches are computed. In an audited step, computes the copy,
+ * and observes the original in what follows. */
+void audit_begin_step(struct trainer *t);
+/* Ends the observation. */
+void audit_end_step(struct trainer *t);
+/* Collective. Computes a turn of data rank d + shift, and drops its gradients. */
+void audit_compute(
+	struct trainer *t, int shift, int64_t turn, struct audit_signature *to);
+void audit_signature_release(struct audit_signature *x);
+/* Returns this rank's word (checks.h). */
+uint64_t audit_word(struct trainer *t);
+/* Returns true if a rank compares its leaves of experts with its own: all data ranks exchange rows. */
+bool audit_compares_own_experts(const struct trainer *t);
+/* Returns the rank at the same place of the mesh whose data rank is d + shift. */
+int audit_partner(const struct trainer *t, int rank, int shift);
+
+/* ---- trial.c ------------------------------------------------------------------------ */
+
+/* Collective. Computes the audited micro-batches again, on several ranks, and sets the outcome of
+ * the trial, the suspects and the text. */
+void audit_trial(struct trainer *t);
