@@ -25,6 +25,16 @@ static int far_shift(const struct trainer *t)
 	return 2 * of_host <= n ? (int)max64(far, of_host) : far;
 }
 
+/* Returns the number of micro-batches that each data rank has in this step, at least 1: with --deal
+ * speed ranks have different numbers, which all ranks know. */
+static int64_t common_turns(const struct microbatches *m)
+{
+	int64_t n = m->n_micro;
+	for (int r = 0; r < m->ranks; r++)
+		n = min64(n, microbatches_own(m, r));
+	return max64(1, n);
+}
+
 void audit_open(struct trainer *t)
 {
 	const struct microbatches *m = &t->layout.microbatches;
@@ -34,7 +44,7 @@ void audit_open(struct trainer *t)
 	if (!(o->referee > 0))
 		return;
 	struct audit *a = t->audit = xcalloc(1, sizeof(*a));
-	int64_t turns = max64(1, m->n_micro / m->ranks);
+	int64_t turns = common_turns(m);
 	a->c = (struct audit_config){.seed = (uint64_t)o->seed,
 		.every = audit_interval(o->referee, turns, stages),
 		.turns = turns,
@@ -240,6 +250,7 @@ void audit_begin_step(struct trainer *t)
 	int64_t step = t->step + 1;
 	if (!a)
 		return;
+	a->c.turns = common_turns(&t->layout.microbatches);
 	a->plan = audit_plan(&a->c, step, !a->begun || step <= a->always_until);
 	if (!a->plan.audited)
 		return;

@@ -188,6 +188,29 @@ bool custody_holds(struct trainer *t)
 	return holds;
 }
 
+bool replicas_agree(struct trainer *t, struct str *differing)
+{
+	struct piece_copy *all;
+	scoped_ptr uint8_t *differs = xcalloc((size_t)t->world->size, 1);
+	bool agree = true;
+	if (!t->replicas)
+		list_pieces(t);
+	for (int64_t i = 0; i < t->replicas->n; i++)
+		hash_watched(t, &t->replicas->list[i]);
+	int64_t n = replicas_gather(t, &all), end;
+	for (int64_t i = 0; i < n; i = end)
+		for (end = i; end < n && all[end].id == all[i].id; end++)
+			differs[all[end].rank] |= all[end].hash != all[i].hash;
+	free(all);
+	for (int r = 0; r < t->world->size; r++) {
+		if (!differs[r])
+			continue;
+		str_printf(differing, " %d", r);
+		agree = false;
+	}
+	return agree;
+}
+
 /* ---- words ----------------------------------------------------------------------- */
 
 /* Returns a random number below GRID_PRIME. */

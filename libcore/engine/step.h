@@ -12,7 +12,6 @@ struct step_votes {
 	void *with;
 };
 
-
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
 	float global_loss; /* mean over all workers, if computed; else equals loss */

@@ -5,6 +5,7 @@
  * and all data ranks that exchange rows of experts. */
 #include "engine/audit.h"
 
+#include "engine/check_replicas.h"
 #include "engine/step.h"
 
 enum trial_pass { PASS_OWN, PASS_COPY, PASS_OWN_AGAIN, PASS_COPY_AGAIN, MAX_PASSES = 8 };
@@ -428,13 +429,13 @@ static void blame_software(struct trial *x)
 	name_place(x, &p, &x->a->found);
 }
 
-/* Appends the ranks that have other parameters than the first replica. Collective. */
+/* Appends the ranks with other parameters or optimizer state than the first replica. Collective. */
 static void compare_weights(struct trial *x)
 {
 	scoped_str who = {0};
-	if (!store_replicas_agree(x->t->store, &who))
+	if (!replicas_agree(x->t, &who))
 		str_printf(&x->a->found,
-			"; the parameters differ from the first replica on rank%s",
+			"; parameters or optimizer state differ from the first replica on rank%s",
 			who.s ? who.s : "s");
 }
 

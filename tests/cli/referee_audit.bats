@@ -127,7 +127,7 @@ detects() { # FLIP TENSOR
 	# a wrong weight of a replica
 	audit --inject-flip 1:2:weight:layers.0.attention.wq.weight:25
 	[ "$status" -eq 71 ] && [ "$(cut -f5,6 run/suspects | tr '\t\n' ' ')" = '0 undecided 1 undecided ' ] || failed weight
-	grep -q 'the parameters differ from the first replica on rank 1' err || failed weight
+	grep -q 'parameters or optimizer state differ from the first replica on rank 1' err || failed weight
 }
 
 @test "--referee: a second sporadic fault of a rank ends the run, or as many as --referee-strikes allows" {
