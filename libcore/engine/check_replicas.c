@@ -123,14 +123,14 @@ static void remember_scalars(struct trainer *t)
 {
 	struct replicas *x = t->replicas;
 	struct step_end end;
-	struct replica_scalars computed = {.changed = false};
+	struct replica_scalars computed;
 	device_get(&t->d, &end, &t->end->results, sizeof(end));
-	x->scalars.changed = false;
 	set_step_scalars(&x->scalars, &end);
 	set_step_scalars(&computed, &t->ended.results);
 	x->scalars.changed = memcmp(x->scalars.of_step, computed.of_step,
 				     sizeof(computed.of_step)) != 0;
 	x->loss_then = t->loss;
+	x->remembers = true;
 }
 
 static void hash_watched(struct trainer *t, struct watched *w)
@@ -263,7 +263,9 @@ uint64_t replicas_word(struct trainer *t)
 	if (!x) /* a plan */
 		return 0;
 	set_kept_scalars(&x->scalars, t);
-	x->scalars.changed |= memcmp(&t->loss, &x->loss_then, sizeof(t->loss)) != 0;
+	if (x->remembers)
+		x->scalars.changed |=
+			memcmp(&t->loss, &x->loss_then, sizeof(t->loss)) != 0;
 	for (int64_t i = 0; i < x->n; i++)
 		if (x->list[i].taken || (t->o.check_replicas && x->list[i].copies > 1))
 			hash_watched(t, &x->list[i]);

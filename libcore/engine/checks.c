@@ -107,9 +107,15 @@ void checks_end_again(
 {
 	str_printf(&r->found, "step %lld: ", (long long)t->step + 1);
 	for (int i = 0, n = 0; i < N_STEP_CHECKS; i++) {
-		if (!is_wrong(word[i]))
+		if (!is_wrong(word[i]) && !is_wrong(r->check_word[i]))
 			continue;
 		str_add(&r->found, "; ", n++ ? 2 : 0);
+		if (!is_wrong(word[i])) {
+			str_puts(&r->found,
+				"computed again, the step fails another check");
+			r->checked = CHECKED_PERSISTENT;
+			continue;
+		}
 		enum checked verdict = step_checks[i].verdict(t, &r->found);
 		if (verdict > r->checked)
 			r->checked = verdict;

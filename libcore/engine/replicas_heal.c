@@ -48,11 +48,14 @@ static void report_finding(
 }
 
 /* Reports that nobody has a right copy. */
-static void give_up(struct healing *h, int rank, int index, const char *why)
+static void give_up(struct healing *h, int rank, int index, const char *why, int other)
 {
-	report_finding(h, rank, index, why, -1);
+	report_finding(h, rank, index, why, other);
 	h->t->state_is_wrong = true;
 }
+
+static const char unclear[] =
+	" differ, and no majority shows which are right: here, or on rank";
 
 /* ---- the numbers of the last update ---------------------------------------------- */
 
@@ -89,8 +92,10 @@ static void judge_numbers(struct healing *h)
 	comm_allgather(t->world, &x->scalars, all, sizeof(*all));
 	int right = right_numbers(all, n);
 	if (right < 0) {
-		give_up(h, 0, -1,
-			" differ between ranks, and no majority shows which are right");
+		int other = 1;
+		while (other < n - 1 && have_same_numbers(&all[other], &all[0]))
+			other++;
+		give_up(h, 0, -1, unclear, other);
 		return;
 	}
 	for (int i = 0; i < n; i++) {
@@ -172,6 +177,22 @@ static void replace_copy(
 		state_piece_write(t->store, x, floats);
 }
 
+/* Reports that none of the n copies of a piece is known to be right. */
+static void give_up_copies(struct healing *h, const struct piece_copy *c, int64_t n)
+{
+	int64_t other = 0;
+	while (other < n && c[other].hash == c->hash)
+		other++;
+	if (other < n)
+		give_up(h, c->rank, c->index, unclear, c[other].rank);
+	else
+		give_up(h, c->rank, c->index,
+			c->changed
+				? " have changed since the last update, and have no replica"
+				: " were updated with wrong numbers, and have no replica",
+			-1);
+}
+
 /* Replaces the wrong ones of the n copies of a piece. */
 static void judge_copies(struct healing *h, const struct piece_copy *c, int64_t n)
 {
@@ -183,11 +204,7 @@ static void judge_copies(struct healing *h, const struct piece_copy *c, int64_t 
 		return;
 	const struct piece_copy *right = right_copy(h, c, n);
 	if (!right)
-		give_up(h, c->rank, c->index,
-			n > 1 ? " differ between replicas, and no majority shows which are right"
-			: c->changed
-				? " have changed since the last update, and have no replica"
-				: " have no replica");
+		give_up_copies(h, c, n);
 	for (int64_t i = 0; i < n && right; i++) {
 		if (c[i].hash == right->hash)
 			continue;

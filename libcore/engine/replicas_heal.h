@@ -25,7 +25,8 @@ struct replicas {
 	struct watched *list; /* [n] */
 	int64_t n;
 	struct replica_scalars scalars;
-	double loss_then; /* the trainer's loss after the last step */
+	bool remembers; /* `scalars` and `loss_then` are from this program's last step */
+	double loss_then; /* the trainer's loss after it */
 	struct str found; /* what replicas_heal() found */
 };
 

@@ -44,6 +44,7 @@ ends() { # FLIP TEXT [OPTION...]
 @test "--check-replicas: wrong replicas of data parallelism are found, named and replaced" {
 	clean 3 --dp 3
 	heals 1:3:weight 'parameters of the bucket of .* differ from replicas: copied from rank 0'
+	heals 2:1:weight 'parameters of the bucket of .* differ from replicas: copied from rank 0'
 	heals 0:2:weight:layers.1.attention.wq.weight 'parameters of the bucket of .* copied from rank 1'
 	heals 1:2:moment 'exp_avg of the bucket of .* copied from rank 0'
 	heals 0:2:update 'parameters of the bucket of'
@@ -66,7 +67,7 @@ ends() { # FLIP TEXT [OPTION...]
 	heals 1:2:update 'parameters of the bucket of'
 	heals 1:2:norm:rate 'loss, norm or learning rate of the last update'
 	heals 0:2:norm 'loss, norm or learning rate of the last update'
-	ends 1:2:rounded 'rank 0 .* differ between replicas, and no majority shows which are right' --clip 0
+	ends 1:2:rounded 'rank 0 \(host .* parameters of the bucket of .* differ, and no majority shows which are right: here, or on rank 1' --clip 0
 }
 
 @test "--check-replicas: shards with replicas, and gathered parameters" {
