@@ -5,11 +5,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "engine/shares.h"
 #include "stats/stats.h"
 
 static size_t table_length(const struct trainer *t)
 {
-	return (size_t)microbatches_units(&t->layout.microbatches) + 1;
+	return (size_t)shares_units(&t->layout.microbatches) + 1;
 }
 
 void deal_open(struct trainer *t)
@@ -20,7 +21,7 @@ void deal_open(struct trainer *t)
 		return;
 	x->fetched = xcalloc(table_length(t), sizeof(*x->fetched));
 	x->wanted = xcalloc(table_length(t), sizeof(*x->wanted));
-	microbatches_deal_evenly(&t->layout.microbatches, x->wanted);
+	shares_evenly(&t->layout.microbatches, x->wanted);
 }
 
 void deal_close(struct trainer_deal *x)
@@ -84,8 +85,7 @@ struct unit_times {
 /* Exchanges the times of all ranks. Collective. */
 static struct unit_times exchange_times(struct trainer *t)
 {
-	int ranks = t->world->size,
-	    units = (int)microbatches_units(&t->layout.microbatches);
+	int ranks = t->world->size, units = (int)shares_units(&t->layout.microbatches);
 	struct unit_times x = {.n = units,
 		.time = xcalloc((size_t)units, sizeof(*x.time)),
 		.rank = xcalloc((size_t)units, sizeof(*x.rank))};
@@ -152,9 +152,9 @@ static void deal_anew(
 	const struct microbatches *mb = &t->layout.microbatches;
 	int64_t *old = t->deal.wanted;
 	scoped_ptr int64_t *new = xcalloc(table_length(t), sizeof(*new));
-	microbatches_deal(mb, times->time, new);
-	if ((double)microbatches_span(mb, times->time, old) <
-		(1 + MIN_GAIN) * (double)microbatches_span(mb, times->time, new))
+	shares_by_speed(mb, times->time, new);
+	if ((double)shares_span(mb, times->time, old) <
+		(1 + MIN_GAIN) * (double)shares_span(mb, times->time, new))
 		return;
 	int u = most_changed(times, old, new);
 	str_puts(&r->dealt, "dealing: ");

@@ -1,6 +1,8 @@
 /* The parallel layout: degrees of the mesh; micro-batches, stages and slices of a rank. */
 #include "engine/layout.h"
 
+#include "engine/shares.h"
+
 /* ---- from options to degrees ----------------------------------------------------- */
 
 /* Resolves an axis of -1. --dp is -1 by default; it becomes 1 if another axis is -1. */
@@ -559,8 +561,8 @@ void layout_assign(struct rank_layout *l, const struct train_opts *o,
 	l->part.place = mesh_data_index(mesh->degree, mesh->coord) % l->part.ep;
 	if (o->deal == DEAL_SPEED) {
 		struct microbatches *mb = &l->microbatches;
-		l->begin = xcalloc((size_t)microbatches_units(mb) + 1, sizeof(*l->begin));
-		microbatches_deal_evenly(mb, l->begin);
+		l->begin = xcalloc((size_t)shares_units(mb) + 1, sizeof(*l->begin));
+		shares_evenly(mb, l->begin);
 		mb->begin = l->begin;
 	}
 	assign_stages(l, o, mesh, m);

@@ -85,6 +85,36 @@ static void open_links(struct pipe *x, struct mesh *mesh)
 	}
 }
 
+/* Raises *peak to the peak of the schedule of n micro-batches. */
+static void raise_peak(const struct schedule *s, int64_t n, int rank, int stage,
+	struct schedule_peak *peak)
+{
+	struct schedule x;
+	struct err e = {0};
+	if (schedule_init(&x, s->kind, s->ranks, s->per_rank, n, &e))
+		die_err(&e);
+	struct schedule_peak one = schedule_peak(&x, rank, stage);
+	peak->kept = max64(peak->kept, one.kept);
+	peak->waiting = max64(peak->waiting, one.waiting);
+	schedule_release(&x);
+}
+
+/* A peak rises with the micro-batches until the pipeline is full, or in gpipe always. It depends on
+ * the remainder of a division by the ranks, too. */
+struct schedule_peak pipe_max_peak(
+	const struct schedule *s, int64_t max, int rank, int stage)
+{
+	struct schedule_peak peak = schedule_peak(s, rank, stage);
+	int64_t few = min64(max, 4 * schedule_stages(s));
+	if (max == s->n_micro)
+		return peak;
+	for (int64_t n = 1; n <= few; n++)
+		raise_peak(s, n, rank, stage, &peak);
+	for (int64_t n = max64(few, max - schedule_stages(s)) + 1; n <= max; n++)
+		raise_peak(s, n, rank, stage, &peak);
+	return peak;
+}
+
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	int64_t max_micro, const struct stage *stages, struct mesh *mesh,
 	struct arena *micro)
@@ -99,7 +129,7 @@ void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 		y->st = stages[v];
 		y->number = schedule_stage_of(s, axis->rank, v);
 		struct schedule_peak peak =
-			schedule_max_peak(s, max_micro, axis->rank, y->number);
+			pipe_max_peak(s, max_micro, axis->rank, y->number);
 		y->n_slots = max64(1, peak.kept);
 		y->n_grads = peak.waiting;
 		y->slot = xcalloc((size_t)y->n_slots, sizeof(*y->slot));

@@ -46,6 +46,10 @@ struct pipe_input {
 void pipe_open(struct pipe *x, struct pass *p, const struct schedule *s,
 	int64_t max_micro, const struct stage *stages, struct mesh *mesh,
 	struct arena *micro);
+/* Returns the peak of one stage over all schedules of this kind with 1 to max micro-batches; max
+ * equal to s->n_micro: of s alone. */
+struct schedule_peak pipe_max_peak(
+	const struct schedule *s, int64_t max, int rank, int stage);
 /* Frees a pipe. All transfers must be complete. */
 void pipe_close(struct pipe *x);
 /* Sets live[n_units] to the bytes of `micro` (`all` in all) in use while each unit's backward

@@ -7,6 +7,7 @@
 #include "engine/audit.h"
 #include "engine/backend.h"
 #include "engine/deal.h"
+#include "engine/shares.h"
 #include "engine/step.h"
 
 void start_times_add(struct start_times *s, enum start_phase phase)
@@ -137,9 +138,8 @@ void trainer_build_pipe(struct trainer *t)
 		&t->memory.micro);
 	int64_t n = microbatches_count(mb, t->layout.data_rank);
 	make_schedule(t, n);
-	pipe_open(&t->pipe, &t->pass, &t->schedule,
-		mb->begin ? microbatches_max_turns(mb) : n, t->layout.stages, &t->mesh,
-		&t->memory.micro);
+	pipe_open(&t->pipe, &t->pass, &t->schedule, mb->begin ? shares_max_turns(mb) : n,
+		t->layout.stages, &t->mesh, &t->memory.micro);
 }
 
 void trainer_dismantle(struct trainer *t)

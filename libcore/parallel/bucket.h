@@ -144,8 +144,6 @@ void bucket_sums_make_groups(struct store *s);
 /* Sets up the sums of a bucket. `part`: the ranks that share the bucket. */
 void bucket_sums_init(struct store *s, struct bucket *b, struct mesh_part part);
 void bucket_sums_release(struct bucket *b);
-/* Sets the turns of a step, and this rank's leaves per turn, from s->c.microbatches. */
-void bucket_sums_set_turns(struct store *s, struct bucket *b);
 /* Returns the number of leaves per element that a rank writes in a turn. */
 int64_t bucket_leaves_per_turn(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);

@@ -152,49 +152,46 @@ static void make_groups(struct store *s, struct bucket *b, struct mesh_part part
 	x->last = &x->across;
 }
 
-static int own_data_rank(const struct store *s)
-{
-	return microbatches_rank(s->c.mesh->degree, s->c.mesh->coord);
-}
-
-static int64_t count_rounds(const struct store *s)
+/* Sets the turns of a step, and this rank's leaves in them. Returns the number of rounds. */
+static int64_t set_turns(struct store *s, struct bucket *b)
 {
 	const struct microbatches *m = &s->c.microbatches;
-	return m->round_robin ? microbatches_count(m, own_data_rank(s)) : 1;
-}
-
-void bucket_sums_set_turns(struct store *s, struct bucket *b)
-{
-	const struct microbatches *m = &s->c.microbatches;
-	int64_t rounds = count_rounds(s);
+	const struct mesh *mesh = s->c.mesh;
+	int rank = mesh->world->rank;
+	int64_t n = microbatches_count(m, microbatches_rank(mesh->degree, mesh->coord));
+	int64_t rounds = m->round_robin ? n : 1;
 	b->turns.n = rounds * (b->by_use ? 2 : 1);
-	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, own_data_rank(s));
-	b->leaves.per_turn = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, 0);
-	b->leaves.last = bucket_leaves_per_turn(s, b, s->c.mesh->world->rank, rounds - 1);
+	b->turns.calls = m->round_robin ? 1 : n;
+	b->leaves.per_turn = bucket_leaves_per_turn(s, b, rank, 0);
+	b->leaves.last = bucket_leaves_per_turn(s, b, rank, rounds - 1);
+	return rounds;
 }
 
-/* Returns true if each rank adds its leaves, even if it has only one in this step. */
-static bool always_adds(const struct store *s)
+void store_set_turns(struct store *s)
 {
-	return s->c.microbatches.begin && !s->c.microbatches.round_robin;
+	for (int i = 0; i < s->impl->n_trained; i++)
+		set_turns(s, &s->impl->bucket[i]);
 }
 
-/* Sets the turns of a step, and what each rank contributes in a full and in the last round. */
+/* Sets the turns of a step, and what each rank contributes in a full and in the last round: by speed
+ * always a sum, since a rank with one leaf may have several in the next step. */
 static void make_turns(struct store *s, struct bucket *b)
 {
+	const struct microbatches *m = &s->c.microbatches;
 	const struct sum_group *g = b->sums.first;
-	bucket_sums_set_turns(s, b);
-	b->leaves.adds = b->leaves.per_turn > 1 || always_adds(s);
+	int64_t rounds = set_turns(s, b),
+		most_leaves = m->begin && !m->round_robin ? 0 : 1;
+	b->leaves.adds = b->leaves.per_turn > most_leaves;
 	for (int k = 0; k < 2; k++) {
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
 		for (int r = 0; r < g->c->size; r++) {
-			int64_t full = bucket_leaves_per_turn(s, b, g->ranks[r], 0);
-			int64_t n = k ? bucket_leaves_per_turn(
-						s, b, g->ranks[r], count_rounds(s) - 1)
-				      : full;
-			form[r] = !n			       ? SUM_NONE
-				  : full > 1 || always_adds(s) ? SUM_INT64
-							       : SUM_LEAF;
+			int rank = g->ranks[r];
+			int64_t full = bucket_leaves_per_turn(s, b, rank, 0), n = full;
+			if (k)
+				n = bucket_leaves_per_turn(s, b, rank, rounds - 1);
+			form[r] = !n		       ? SUM_NONE
+				  : full > most_leaves ? SUM_INT64
+						       : SUM_LEAF;
 		}
 		b->sums.form[k] = form;
 	}

@@ -581,12 +581,6 @@ void grads_zero_idle_experts(struct store *s, struct bucket *b)
 			zero_idle_experts(s, b, &b->entry[i]);
 }
 
-void store_set_turns(struct store *s)
-{
-	for (int i = 0; i < s->impl->n_trained; i++)
-		bucket_sums_set_turns(s, &s->impl->bucket[i]);
-}
-
 void store_discard_leaves(struct store *s)
 {
 	for (int i = 0; i < s->impl->n_trained; i++) {

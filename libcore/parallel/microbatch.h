@@ -40,20 +40,3 @@ int64_t microbatches_own(const struct microbatches *mb, int rank);
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
 /* Returns the data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int coord[N_AXES]);
-
-/* Returns the number of units. */
-int64_t microbatches_units(const struct microbatches *mb);
-/* Returns the turns of all units together. The ranks of a unit have full turns only, so n_micro
- * must be a multiple of unit_ranks. */
-int64_t microbatches_turns(const struct microbatches *mb);
-/* Returns the maximum number of turns of a unit: twice its even share, so that memory is bounded. */
-int64_t microbatches_max_turns(const struct microbatches *mb);
-/* Sets begin[units + 1] to even shares. */
-void microbatches_deal_evenly(const struct microbatches *mb, int64_t *begin);
-/* Sets begin[units + 1] by speed: every unit has one turn, and each further turn goes to the unit
- * that would complete it first. time[units]: time per micro-batch, in any unit. */
-void microbatches_deal(
-	const struct microbatches *mb, const int64_t *time, int64_t *begin);
-/* Returns the time of a step with this table: of the unit that takes longest. */
-int64_t microbatches_span(
-	const struct microbatches *mb, const int64_t *time, const int64_t *begin);

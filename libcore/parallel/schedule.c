@@ -113,36 +113,6 @@ struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage
 	return peak;
 }
 
-/* Raises *peak to the peak of the schedule of n micro-batches. */
-static void raise_peak(const struct schedule *s, int64_t n, int rank, int stage,
-	struct schedule_peak *peak)
-{
-	struct schedule x;
-	struct err e = {0};
-	if (schedule_init(&x, s->kind, s->ranks, s->per_rank, n, &e))
-		die_err(&e);
-	struct schedule_peak one = schedule_peak(&x, rank, stage);
-	peak->kept = max64(peak->kept, one.kept);
-	peak->waiting = max64(peak->waiting, one.waiting);
-	schedule_release(&x);
-}
-
-/* A peak rises with the micro-batches until the pipeline is full, or in gpipe always. It depends on
- * the remainder of a division by the ranks, too. */
-struct schedule_peak schedule_max_peak(
-	const struct schedule *s, int64_t max, int rank, int stage)
-{
-	struct schedule_peak peak = schedule_peak(s, rank, stage);
-	int64_t few = min64(max, 4 * schedule_stages(s));
-	if (max == s->n_micro)
-		return peak;
-	for (int64_t n = 1; n <= few; n++)
-		raise_peak(s, n, rank, stage, &peak);
-	for (int64_t n = max64(few, max - schedule_stages(s)) + 1; n <= max; n++)
-		raise_peak(s, n, rank, stage, &peak);
-	return peak;
-}
-
 /* ---- an order of execution over all ranks ---------------------------------------- */
 
 void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s)

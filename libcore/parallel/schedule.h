@@ -113,11 +113,6 @@ struct schedule_peak {
 /* Returns the peak of one stage of a rank, or with stage -1 of all its stages together. */
 struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage);
 
-/* Returns the peak of one stage over all schedules of this kind with 1 to max micro-batches; max
- * equal to s->n_micro: of s alone. */
-struct schedule_peak schedule_max_peak(
-	const struct schedule *s, int64_t max, int rank, int stage);
-
 /* ---- schedule_time.c ------------------------------------------------------------- */
 
 /* Times, in seconds or any other unit. */

@@ -7,6 +7,7 @@
 #include "engine/state.h"
 #include "engine/step.h"
 #include "model/generate.h"
+#include "engine/shares.h"
 #include "plan/cluster.h"
 #include "plan/plan_internal.h"
 
@@ -90,7 +91,7 @@ static void count_state(struct trainer *t, struct plan *p)
 					  ? offload_staging_bytes(p->store.offloaded)
 					  : 0;
 	const struct microbatches *mb = &t->layout.microbatches;
-	int64_t n_micro = mb->begin ? microbatches_max_turns(mb)
+	int64_t n_micro = mb->begin ? shares_max_turns(mb)
 				    : microbatches_own(mb, t->layout.data_rank);
 	p->data_bytes = 2 * n_micro * t->o.micro_batch * (t->model.c.context + 1) *
 			(int64_t)sizeof(int32_t);

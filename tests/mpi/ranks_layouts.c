@@ -28,6 +28,7 @@
 #include "plan/fit.h"
 
 #include "parallel/store_internal.h"
+#include "engine/shares.h"
 #include "engine/state.h"
 #include "engine/step.h"
 
@@ -138,12 +139,12 @@ static void deal_randomly(struct trainer *t)
 	const struct microbatches *mb = &t->layout.microbatches;
 	if (!t->deal.wanted)
 		return;
-	scoped_ptr int64_t *time = xcalloc((size_t)microbatches_units(mb), sizeof(*time));
-	for (int64_t u = 0; u < microbatches_units(mb); u++)
+	scoped_ptr int64_t *time = xcalloc((size_t)shares_units(mb), sizeof(*time));
+	for (int64_t u = 0; u < shares_units(mb); u++)
 		time[u] = 10 + (int64_t)(90 * test_uniform((uint64_t)t->step, u));
-	microbatches_deal(mb, time, t->deal.wanted);
+	shares_by_speed(mb, time, t->deal.wanted);
 	n_dealt += memcmp(t->layout.begin, t->deal.fetched,
-			   ((size_t)microbatches_units(mb) + 1) * sizeof(*time)) != 0;
+			   ((size_t)shares_units(mb) + 1) * sizeof(*time)) != 0;
 }
 
 /* Returns whether a step updated the parameters. */

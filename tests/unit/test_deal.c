@@ -1,5 +1,5 @@
 /* Micro-batches by speed: the rule that deals them, and the indexes that follow from its table. */
-#include "parallel/microbatch.h"
+#include "engine/shares.h"
 #include "tests/support/support.h"
 
 #include <math.h>
@@ -20,11 +20,11 @@ static struct microbatches assignment(int64_t n, int dp, int fsdp, int zero)
 /* Checks that units have at least one turn, at most the maximum, and all turns together. */
 static void check_table(const struct microbatches *mb, const int64_t *begin)
 {
-	int64_t units = microbatches_units(mb);
+	int64_t units = shares_units(mb);
 	assert_int_equal(begin[0], 0);
-	assert_int_equal(begin[units], microbatches_turns(mb));
+	assert_int_equal(begin[units], shares_turns(mb));
 	for (int64_t u = 0; u < units; u++)
-		assert_in_range(begin[u + 1] - begin[u], 1, microbatches_max_turns(mb));
+		assert_in_range(begin[u + 1] - begin[u], 1, shares_max_turns(mb));
 }
 
 /* Times of a step, over the time without a slow unit, if one of R units is slower. N: micro-batches
@@ -50,11 +50,10 @@ TEST(one_slow_unit)
 						u == slow
 							? (int64_t)(1e6 * rows[i].slower)
 							: 1000000;
-				microbatches_deal(&mb, time, begin);
+				shares_by_speed(&mb, time, begin);
 				check_table(&mb, begin);
-				double span =
-					(double)microbatches_span(&mb, time, begin) /
-					(1e6 * (double)n);
+				double span = (double)shares_span(&mb, time, begin) /
+					      (1e6 * (double)n);
 				assert_true(fabs(span - rows[i].span[k]) < 0.0051);
 			}
 }
@@ -65,13 +64,13 @@ TEST(bound)
 	const int64_t time[] = {1, 1000000, 1000000};
 	int64_t begin[4];
 	struct microbatches mb = assignment(30, 3, 1, 0);
-	assert_int_equal(microbatches_max_turns(&mb), 20);
-	microbatches_deal(&mb, time, begin);
+	assert_int_equal(shares_max_turns(&mb), 20);
+	shares_by_speed(&mb, time, begin);
 	check_table(&mb, begin);
 	assert_int_equal(begin[1], 20);
 	assert_int_equal(begin[2] - begin[1], 5);
 	mb = assignment(4, 3, 1, 0); /* each other unit keeps one */
-	assert_int_equal(microbatches_max_turns(&mb), 2);
+	assert_int_equal(shares_max_turns(&mb), 2);
 }
 
 /* With equal times nothing is better than even shares. */
@@ -82,12 +81,12 @@ TEST(equal_times)
 		time[u] = 12345;
 	for (int64_t n = 8; n < 50; n++) {
 		struct microbatches mb = assignment(n, 8, 1, 0);
-		microbatches_deal(&mb, time, begin);
-		microbatches_deal_evenly(&mb, even);
+		shares_by_speed(&mb, time, begin);
+		shares_evenly(&mb, even);
 		check_table(&mb, begin);
 		check_table(&mb, even);
-		assert_int_equal(microbatches_span(&mb, time, begin),
-			microbatches_span(&mb, time, even));
+		assert_int_equal(
+			shares_span(&mb, time, begin), shares_span(&mb, time, even));
 	}
 }
 
@@ -97,7 +96,7 @@ static void check_indexes(int64_t n, int dp, int fsdp, int zero, const int64_t *
 	struct microbatches mb = assignment(n, dp, fsdp, zero);
 	int64_t begin[MAX_UNITS + 1], all = 0;
 	bool seen[100] = {false};
-	microbatches_deal(&mb, time, begin);
+	shares_by_speed(&mb, time, begin);
 	mb.begin = begin;
 	for (int r = 0; r < mb.ranks; r++) {
 		int64_t own = microbatches_own(&mb, r);

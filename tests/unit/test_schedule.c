@@ -1,4 +1,5 @@
 /* schedules of pipelines: right ones, wrong ones, their times, what they keep, charts. */
+#include "engine/pipe.h"
 #include "tests/support/schedule_check.h"
 #include "tests/support/support.h"
 
@@ -33,8 +34,8 @@ static void check_max_peak(enum schedule_kind kind, int ranks, int per_rank, int
 	for (int r = 0; r < ranks; r++)
 		for (int v = 0; v < per_rank; v++) {
 			int stage = schedule_stage_of(&first, r, v);
-			struct schedule_peak all = {0}, got = schedule_max_peak(
-								&first, max, r, stage);
+			struct schedule_peak all = {0},
+					     got = pipe_max_peak(&first, max, r, stage);
 			for (int64_t n = 1; n <= max; n++) {
 				struct schedule s = make(kind, ranks, per_rank, n);
 				struct schedule_peak one = schedule_peak(&s, r, stage);
