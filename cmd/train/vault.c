@@ -71,7 +71,10 @@ void run_vault_find(const struct train_opts *o, struct comm *world, struct job_b
 		scoped_ptr char *journal = text_printf("%s/journal.txt", o->out);
 		struct stat st;
 		b->vault_run = read_number(o->out);
-		b->last_line = stat(journal, &st) ? 0 : (double)st.st_mtime;
+		b->last_line = stat(journal, &st)
+				       ? 0
+				       : (double)st.st_mtim.tv_sec +
+						 1e-9 * (double)st.st_mtim.tv_nsec;
 	}
 	comm_bcast(world, &b->vault_run, sizeof(b->vault_run), 0);
 	if (b->vault_run)
@@ -96,7 +99,7 @@ void run_vault_report_resume(struct run *r)
 	vault_describe(v, &text);
 	str_putc(&text, ')');
 	if (r->base->last_line > 0)
-		str_printf(&text, "; %.0f s since the last line",
+		str_printf(&text, "; %.1f s since the last line",
 			clock_wall() - r->base->last_line);
 	info("%s", text.s);
 	report_event(r, "%s", text.s);

@@ -113,6 +113,15 @@ int64_t state_copy_bytes(const struct trainer *t)
 	return n_bytes;
 }
 
+int64_t state_part_bytes(const struct trainer *t)
+{
+	struct ckpt_write w = describe_tensors(t);
+	w.one_writes = false;
+	int64_t n_bytes = ckpt_copy_bytes(&w);
+	state_free_description(&w);
+	return n_bytes;
+}
+
 void state_warn_no_copy(const struct trainer *t, int64_t n_bytes)
 {
 	char text[NUM_TEXT];

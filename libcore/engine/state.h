@@ -18,6 +18,8 @@ bool state_save_done(const struct trainer *t);
 void state_warn_no_copy(const struct trainer *t, int64_t n_bytes);
 /* Returns the bytes of a rank's copy of a checkpoint, for the plan. */
 int64_t state_copy_bytes(const struct trainer *t);
+/* Returns an upper bound of the bytes of a rank's part of the state. */
+int64_t state_part_bytes(const struct trainer *t);
 /* Returns the bytes of a checkpoint file. */
 int64_t state_file_bytes(const struct trainer *t);
 

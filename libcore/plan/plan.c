@@ -96,6 +96,7 @@ static void count_state(struct trainer *t, struct plan *p)
 	p->data_bytes = 2 * n_micro * t->o.micro_batch * (t->model.c.context + 1) *
 			(int64_t)sizeof(int32_t);
 	p->copy_bytes = state_copy_bytes(t);
+	p->vault_bytes = t->o.vault ? 2 * state_part_bytes(t) : 0;
 	if (t->o.sample_every && t->world->rank == 0)
 		count_sample(t, p);
 }
@@ -545,6 +546,17 @@ static void print_offload(
 	print_bytes(out, "written/sync", (int64_t)p->edit_written, "besides steps");
 }
 
+/* Appends the memory of the files of --vault, if any. */
+static void print_vault(const struct train_opts *o, const struct plan *p, struct str *out)
+{
+	if (!o->vault)
+		return;
+	str_printf(out, "# files of a rank in %s\n", o->vault);
+	print_bytes(out, "vault", p->vault_bytes, "two states");
+	print_bytes(out, "vault-copies", p->vault_bytes,
+		"of a rank of the previous host; none with a single host");
+}
+
 /* Appends the table of communication: the bytes that this rank sends, in total and per group. */
 static void print_sent(const struct plan *p, int ranks, struct str *out)
 {
@@ -678,6 +690,7 @@ int plan_print(
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
 	print_offload(o, &peak, out);
+	print_vault(o, &peak, out);
 	print_work(o, m, &peak, out);
 	print_sent(&peak, ranks, out);
 	return (o->cluster && predict_print(o, m, out, e)) || check_limit(o, &peak, e)

@@ -66,6 +66,10 @@ flip() { # FILE OFFSET
 	tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 2 -o run >/dev/null
 	same clean run
 	[ -z "$(ls "$VAULT")" ]
+	# two states of a rank: its half of the parameters and of both moments
+	tiny "${OPTIONS[@]}" --fsdp 2 --vault "$VAULT" --dry-run >out
+	parameters=$(sed -n 's/^parameters  *\([0-9]*\) .*/\1/p' out)
+	awk -v n="$parameters" '$1 == "vault" { found = $2 >= 6 * n && $2 <= 6 * n + 2 ^ 21 } END { exit !found }' out
 	# a directory that the run has made goes, too
 	tiny "${OPTIONS[@]}" --vault "$VAULT/new" -o run --overwrite >/dev/null
 	[ ! -e "$VAULT/new" ]
