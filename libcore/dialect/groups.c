@@ -154,7 +154,7 @@ int torch_read_settings(struct torch_file *f, const struct torch_names *x,
 	struct err *e)
 {
 	struct members m = {0};
-	int rc = read_groups(&m, f, x, n, e);
+	int rc = read_groups(&m, f, x, max64(n, x->n_order), e);
 	for (int64_t i = 0; i < n && !rc; i++) {
 		out[i] = (struct ckpt_settings){-1, -1, -1};
 		rc = means[i] ? set_settings(f, &m, means[i]->name, &out[i], e) : 0;

@@ -25,12 +25,34 @@
 	{"experts.w2", "mlp.experts.*.down_proj", .stack = "mlp.experts.down_proj"}
 /* clang-format on */
 
+/* The order of modules in the classes. Routers are before or after the experts (struct class_order). */
+#define BEFORE_ROUTER                                                          \
+	"model.embed_tokens", ".self_attn.q_proj", ".self_attn.k_proj",        \
+		".self_attn.v_proj", ".self_attn.o_proj", ".self_attn.q_norm", \
+		".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj", ".mlp.down_proj"
+#define STACKS ".mlp.experts.gate_up_proj", ".mlp.experts.down_proj"
+#define LAST \
+	".input_layernorm", ".post_attention_layernorm", "model.norm", "lm_head", NULL
+static const char *const mixtral_modules[] = {BEFORE_ROUTER, ".block_sparse_moe.gate",
+	".block_sparse_moe.experts.*.w1", ".block_sparse_moe.experts.*.w2",
+	".block_sparse_moe.experts.*.w3", STACKS, LAST};
+static const char *const qwen_moe_modules[] = {BEFORE_ROUTER, ".mlp.gate",
+	".mlp.experts.*.gate_proj", ".mlp.experts.*.up_proj", ".mlp.experts.*.down_proj",
+	STACKS, ".mlp.shared_expert.gate_proj", ".mlp.shared_expert.up_proj",
+	".mlp.shared_expert.down_proj", ".mlp.shared_expert_gate", LAST};
+static const char *const dots1_modules[] = {BEFORE_ROUTER, ".mlp.gate",
+	".mlp.experts.*.gate_proj", ".mlp.experts.*.up_proj", ".mlp.experts.*.down_proj",
+	STACKS, ".mlp.shared_experts.gate_proj", ".mlp.shared_experts.up_proj",
+	".mlp.shared_experts.down_proj", LAST};
+
 const struct scheme scheme_mixtral = {"model.layers.", false,
 	{ATTENTION_AND_NORMS, {"router", "block_sparse_moe.gate"},
 		{"experts.w13", "block_sparse_moe.experts.*.w1",
-			.second = "block_sparse_moe.experts.*.w3"},
-		{"experts.w2", "block_sparse_moe.experts.*.w2"}},
-	NULL};
+			.second = "block_sparse_moe.experts.*.w3",
+			.stack = "mlp.experts.gate_up_proj"},
+		{"experts.w2", "block_sparse_moe.experts.*.w2",
+			.stack = "mlp.experts.down_proj"}},
+	mixtral_modules};
 
 /* Names of Qwen2-MoE and Qwen3-MoE. */
 const struct scheme scheme_qwen_moe = {"model.layers.", false,
@@ -39,7 +61,7 @@ const struct scheme scheme_qwen_moe = {"model.layers.", false,
 		{"shared.w3", "mlp.shared_expert.up_proj"},
 		{"shared.w2", "mlp.shared_expert.down_proj"},
 		{"shared_gate", "mlp.shared_expert_gate"}},
-	NULL};
+	qwen_moe_modules};
 
 const struct scheme scheme_dots1 = {"model.layers.", false,
 	{ATTENTION_AND_NORMS, DENSE_FFN,
@@ -47,7 +69,7 @@ const struct scheme scheme_dots1 = {"model.layers.", false,
 		{"shared.w1", "mlp.shared_experts.gate_proj"},
 		{"shared.w3", "mlp.shared_experts.up_proj"},
 		{"shared.w2", "mlp.shared_experts.down_proj"}},
-	NULL};
+	dots1_modules};
 
 const struct scheme *scheme_in_memory(const struct scheme *s)
 {

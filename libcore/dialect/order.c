@@ -17,6 +17,8 @@ struct numbering {
 	int64_t n_numbers;
 	const struct torch_item **states; /* [n_numbers] exp_avg; NULL: no state */
 	const struct torch_item **order;  /* [n_numbers] parameter: the result */
+	const struct torch_parameter **parameters; /* [n_numbers]; NULL: by name */
+	bool is_ambiguous;			   /* several assignments fit */
 };
 
 /* Appends a group. The total is capped at one more than the model's parameters. */
@@ -84,9 +86,12 @@ static int order_by_names(struct numbering *w, struct err *e)
 
 /* ---- order and shapes ---------------------------------------------------------------------- */
 
-static bool is_same_shape(const struct torch_item *a, const struct torch_item *b)
+/* Returns true if a state has the shape of a parameter. */
+static bool is_same_shape(const struct torch_item *a, const struct torch_parameter *p)
 {
-	return a->ndim == b->ndim && !memcmp(a->dims, b->dims, sizeof(a->dims));
+	const int64_t *dims = p->ndim ? p->dims : p->item->dims;
+	return a->ndim == (p->ndim ? p->ndim : p->item->ndim) &&
+	       !memcmp(a->dims, dims, sizeof(a->dims));
 }
 
 /* A search puts each parameter, in the model's order, into one of the groups or into no group. */
@@ -119,7 +124,7 @@ static bool group_allows(const struct search *s, int64_t i, int64_t g)
 		return s->next[g] < s->n_out && (!s->frozen_out || p->frozen);
 	int64_t number = w->begin[g] + s->next[g];
 	return !(s->frozen_out && p->frozen) && number < w->begin[g + 1] &&
-	       (!w->states[number] || is_same_shape(w->states[number], p->item));
+	       (!w->states[number] || is_same_shape(w->states[number], p));
 }
 
 static uint64_t hash_group_count(int64_t group, int64_t count)
@@ -221,6 +226,12 @@ static enum fits run_search(struct search *s)
 	return i < 0 ? fits : FITS_SEVERAL;
 }
 
+static void set_parameter(struct numbering *w, int64_t number, int64_t i)
+{
+	w->parameters[number] = &w->list[i];
+	w->order[number] = w->list[i].item;
+}
+
 /* Sets w->order if exactly one assignment of parameters to groups fits. */
 static enum fits assign_all(struct numbering *w, bool frozen_out, bool by_kind)
 {
@@ -241,8 +252,7 @@ static enum fits assign_all(struct numbering *w, bool frozen_out, bool by_kind)
 	memset(s.next, 0, n_groups * sizeof(*s.next));
 	for (int64_t i = 0; fits == FITS_ONE && i < w->n; i++)
 		if (s.found[i] < w->n_groups)
-			w->order[w->begin[s.found[i]] + s.next[s.found[i]]++] =
-				w->list[i].item;
+			set_parameter(w, w->begin[s.found[i]] + s.next[s.found[i]]++, i);
 	free(s.next);
 	free(s.choice);
 	free(s.kind);
@@ -279,7 +289,7 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 		n_frozen += w->list[i].frozen;
 	if (w->n_groups == 1 && w->n_numbers == w->n) {
 		for (int64_t i = 0; i < w->n; i++)
-			w->order[i] = w->list[i].item;
+			set_parameter(w, i, i);
 		return 0;
 	}
 	bool frozen_out = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
@@ -293,6 +303,7 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 	if (fits == FITS_SEVERAL)
 		fits = assign_all(w, frozen_out, true) == FITS_ONE ? FITS_ONE
 								   : FITS_SEVERAL;
+	w->is_ambiguous = fits == FITS_SEVERAL;
 	return fits == FITS_ONE ? 0 : report_ambiguous(w, fits, e);
 }
 
@@ -301,7 +312,10 @@ static int check_shapes(const struct numbering *w, struct err *e)
 {
 	for (int64_t i = 0; i < w->n_numbers; i++) {
 		const struct torch_item *s = w->states[i];
-		if (s && (s->kind != TORCH_TENSOR || !is_same_shape(s, w->order[i])))
+		const struct torch_parameter named = {.item = w->order[i]},
+					     *p = w->parameters[i] ? w->parameters[i]
+								   : &named;
+		if (s && (s->kind != TORCH_TENSOR || !is_same_shape(s, p)))
 			return err_set(e, EX_DATAERR,
 				"%s: parameter %lld of the optimizer differs in shape from %s",
 				w->f->path, (long long)i, w->order[i]->name);
@@ -322,6 +336,7 @@ static int set_order(struct numbering *w, int64_t n_states, struct err *e)
 			w->f->path, (long long)w->n);
 	w->states = xcalloc((size_t)w->n + 1, sizeof(*w->states));
 	w->order = xcalloc((size_t)w->n + 1, sizeof(*w->order));
+	w->parameters = xcalloc((size_t)w->n + 1, sizeof(*w->parameters));
 	for (int64_t i = 0; i < w->n_numbers; i++)
 		w->states[i] = torch_names_find_numbered(w->names, "state", i, "exp_avg");
 	int rc = order_by_names(w, e);
@@ -331,10 +346,11 @@ static int set_order(struct numbering *w, int64_t n_states, struct err *e)
 }
 
 int torch_names_set_order(struct torch_names *x, struct torch_file *f,
-	const struct torch_parameter *list, int64_t n, struct err *e)
+	const struct torch_parameter *list, int64_t n, bool *is_ambiguous, struct err *e)
 {
 	struct numbering w = {.names = x, .f = f, .list = list, .n = n};
 	int64_t n_states = 0;
+	*is_ambiguous = false;
 	for (int64_t i = 0; i < n; i++)
 		n_states += torch_names_find_numbered(x, "state", i, "exp_avg") != NULL;
 	if (!n_states)
@@ -342,6 +358,8 @@ int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 	int rc = set_order(&w, n_states, e);
 	free(w.begin);
 	free(w.states);
+	free(w.parameters);
+	*is_ambiguous = w.is_ambiguous;
 	if (rc)
 		free(w.order);
 	else {

@@ -211,63 +211,117 @@ int foreign_list_stacks(const struct scheme *s, const struct model *m, int64_t v
 
 /* Where a class has a parameter. `part`: before the layers (0), in one (1), after them (2). */
 struct class_place {
-	const struct torch_item *item;
-	int64_t part, layer, module, bias;
+	struct torch_parameter parameter;
+	int64_t part, layer, module, expert, of_expert, bias;
 };
 
 static int by_class_order(const void *a, const void *b)
 {
 	const struct class_place *x = a, *y = b;
 	const int64_t both[][2] = {{x->part, y->part}, {x->layer, y->layer},
-		{x->module, y->module}, {x->bias, y->bias}};
+		{x->module, y->module}, {x->expert, y->expert},
+		{x->of_expert, y->of_expert}, {x->bias, y->bias}};
 	int order = 0;
 	for (size_t i = 0; i < ARRAY_LEN(both) && !order; i++)
 		order = (both[i][0] > both[i][1]) - (both[i][0] < both[i][1]);
 	return order;
 }
 
+/* Returns true if a name is a module, and sets *expert to the number in the place of its *. */
+static bool is_module(const char *module, const char *name, size_t n, int64_t *expert)
+{
+	const char *star = strchr(module, '*');
+	const size_t head = star ? (size_t)(star - module) : 0;
+	char *end;
+	if (!star)
+		return strlen(module) == n && !memcmp(module, name, n);
+	if (n <= head || memcmp(module, name, head) != 0)
+		return false;
+	*expert = strtoll(name + head, &end, 10);
+	const size_t rest = n - (size_t)(end - name);
+	return end > name + head && end <= name + n && strlen(star + 1) == rest &&
+	       !memcmp(star + 1, end, rest);
+}
+
+/* Sets the place of a module of experts, or of the router next to them. */
+static void set_place_in_experts(
+	const struct scheme *s, struct class_order order, int k, struct class_place *x)
+{
+	int first = 0;
+	while (s->modules[first] && !strstr(s->modules[first], ".experts."))
+		first++;
+	if (strstr(s->modules[k], ".experts.")) {
+		x->of_expert = k;
+		x->module = first;
+	} else if (order.router_last && text_ends(s->modules[k], ".gate")) {
+		x->expert = INT64_MAX;
+		x->module = first;
+	}
+}
+
 /* Sets the place of a Hugging Face name, such as model.layers.0.mlp.up_proj.weight. */
-static int set_place(const struct scheme *s, const char *name, struct class_place *x)
+static int set_place(const struct scheme *s, const char *name, struct class_order order,
+	struct class_place *x)
 {
 	const char *kind = strrchr(name, '.');
 	bool in_layer = !strncmp(name, s->layers, strlen(s->layers));
 	char *module = (char *)name;
 	if (in_layer)
 		x->layer = strtoll(name + strlen(s->layers), &module, 10);
-	size_t n = kind && kind > module ? (size_t)(kind - module) : 0;
+	size_t n = x->parameter.ndim	   ? strlen(module)
+		   : kind && kind > module ? (size_t)(kind - module)
+					   : 0;
 	x->bias = kind && !strcmp(kind, ".bias");
 	x->part = in_layer;
 	for (int k = 0; s->modules[k]; k++) {
 		if (!in_layer && *s->modules[k] == '.')
 			x->part = 2;
 		x->module = k;
-		if (strlen(s->modules[k]) == n && !memcmp(s->modules[k], module, n))
+		if (is_module(s->modules[k], module, n, &x->expert)) {
+			set_place_in_experts(s, order, k, x);
 			return 0;
+		}
 	}
 	return -1;
 }
 
-int64_t stems_list_in_order(
-	const struct placement *x, const struct torch_item **out, struct err *e)
+/* Sets the item of a foreign tensor, and the shape of a stack of experts. */
+static void set_parameter(
+	const struct placement *x, const struct foreign *f, struct torch_parameter *p)
+{
+	const struct tensor_source *s = get_source(x, SOURCE_MODEL, f->part[0]);
+	const bool is_stack = f->stacked && f->ndim == 3;
+	const int64_t block = f->stacked && !is_stack ? f->first / f->outputs[0] : 0;
+	*p = (struct torch_parameter){.item = s->blocks ? s->blocks[block].item : s->item,
+		.ndim = is_stack ? f->ndim : 0};
+	if (is_stack)
+		memcpy(p->dims, f->dims, sizeof(f->dims));
+}
+
+int64_t stems_list_in_order(const struct placement *x, struct class_order order,
+	struct torch_parameter *out, struct err *e)
 {
 	const struct dialect *d = x->names->dialect;
 	struct foreign *list = NULL;
 	int64_t n_all = 0, n = 0;
 	int rc = d->scheme && d->scheme->modules ? 0 : -1;
-	int n_list = rc ? 0 : foreign_list(d->scheme, x->m, x->m->c.vocab, &list, e);
+	int n_list =
+		rc ? 0 : list_all(d->scheme, x->m, x->m->c.vocab, order.stacks, &list, e);
 	if (n_list < 0)
 		return -1;
 	struct class_place *places = xcalloc((size_t)n_list + 1, sizeof(*places));
 	for (int i = 0; i < n_list && !rc; i++) {
-		if (list[i].part[0] < 0)
+		if (list[i].part[0] < 0 ||
+			is_buffer_of_router(&x->m->tensors[list[i].part[0]]))
 			continue;
-		places[n_all].item = get_source(x, SOURCE_MODEL, list[i].part[0])->item;
-		rc = set_place(d->scheme, list[i].name, &places[n_all++]);
+		set_parameter(x, &list[i], &places[n_all].parameter);
+		rc = set_place(d->scheme, list[i].name, order, &places[n_all++]);
 	}
 	qsort(places, (size_t)n_all, sizeof(*places), by_class_order);
 	for (int64_t i = 0; i < n_all; i++)
-		if (places[i].item && (!n || out[n - 1] != places[i].item))
-			out[n++] = places[i].item;
+		if (places[i].parameter.item &&
+			(!n || out[n - 1].item != places[i].parameter.item))
+			out[n++] = places[i].parameter;
 	free(places);
 	free(list);
 	return rc ? err_set(e, EX_UNAVAILABLE,
@@ -317,8 +371,11 @@ static int set_block_source(
 	int64_t first = 0;
 	if (item && item->ndim == 2 && !has_shape(item, 2, rows, t->dims[1]))
 		return report_wrong_shape(x, item, e);
-	if (!item && set_stack_name(x->names->dialect->scheme, t->name, stack))
-		item = find_group_item(x, group, stack, parameter);
+	if (!item && set_stack_name(x->names->dialect->scheme, t->name, stack)) {
+		item = find_group_item(x, group, stack, parameter ? own[0].item : NULL);
+		if (item && parameter && item->ndim == 2) /* the first matrix alone */
+			item = NULL;
+	}
 	if (!item)
 		return report_missing(x, group, f->name, e);
 	if (item->ndim != 2) {

@@ -173,9 +173,12 @@ static void append_file_name(const struct ckpt_view *v, int tensor, struct str *
 	int64_t rows = x->m.tensors[tensor].dims[0];
 	if (!s->item)
 		return;
+	const struct tensor_source *mean = get_source(&x->at, SOURCE_MEANS, tensor);
+	const bool is_stack = mean->blocks && mean->item && mean->item->ndim > 2;
 	if (s->blocks && s->item->ndim == 2)
-		str_printf(out, "%s and %d more tensors", s->item->name,
-			x->m.tensors[tensor].blocks - 1);
+		str_printf(out, "%s and %d more tensors%s", s->item->name,
+			x->m.tensors[tensor].blocks - 1,
+			is_stack ? ", one stack in the optimizer" : "");
 	else if (s->blocks)
 		str_puts(out, s->item->name);
 	else if (s->fused != NOT_FUSED || s->layer >= 0) /* not one range of rows */
@@ -467,13 +470,65 @@ static void set_frozen(
 				list[k].frozen = false;
 }
 
+/* Returns true if two lists of numbered parameters differ. */
+static bool differ(const struct torch_names *a, const struct torch_names *b)
+{
+	return a->n_order != b->n_order ||
+	       memcmp(a->order, b->order, (size_t)a->n_order * sizeof(*a->order)) != 0;
+}
+
+/* Maps the numbers of an optimizer to parameters in one of the orders of the model's class. Fails
+ * unless exactly one order fits. */
+static int map_by_class(struct torch_view *x, struct torch_parameter *list, struct err *e)
+{
+	static const struct class_order orders[] = {
+		{true, false}, {true, true}, {false, false}, {false, true}};
+	const bool has_freeze = x->how->freeze && x->how->freeze->n;
+	const size_t n_orders = x->m.c.experts ? ARRAY_LEN(orders) : 1;
+	struct torch_names found = x->names;
+	struct err first = {0};
+	bool is_ambiguous = false;
+	for (size_t i = 0; i < n_orders; i++) {
+		struct err error = {0};
+		bool several = false;
+		const int64_t n = stems_list_in_order(&x->at, orders[i], list, &error);
+		if (has_freeze && n > 0)
+			set_frozen(x, list, n);
+		x->names.order = NULL;
+		int rc = n < 0 || torch_names_set_order(
+					  &x->names, &x->file, list, n, &several, &error);
+		is_ambiguous |= several;
+		if (rc && (several || !first.code))
+			first = error;
+		if (rc || !x->names.order)
+			continue;
+		if (!found.order) {
+			found = x->names;
+			continue;
+		}
+		is_ambiguous |= differ(&found, &x->names);
+		free(x->names.order);
+	}
+	x->names = found;
+	if (found.order && !is_ambiguous)
+		return 0;
+	if (is_ambiguous && !(first.code && !found.order))
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: the optimizer numbers its parameters, and the shapes of the experts "
+			"allow several orders; save the names, too, by "
+			"AdamW(model.named_parameters())",
+			x->file.path);
+	*e = first;
+	return first.code ? -1 : 0;
+}
+
 /* Maps the numbers of an optimizer to parameters. `used`: the items of all n parameters. */
 static int map_numbers(
 	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
 {
 	if (!x->moments)
 		return 0;
-	bool sorted_by_name = false, is_numbered = false;
+	bool sorted_by_name = false, is_numbered = false, several;
 	n = drop_buffers(x, used, n);
 	for (int64_t i = 0; i < n; i++) {
 		sorted_by_name = sorted_by_name || used[i]->order < 0;
@@ -482,18 +537,16 @@ static int map_numbers(
 	}
 	if (!is_numbered)
 		return 0;
-	if (!sorted_by_name)
-		qsort(used, (size_t)n, sizeof(*used), by_order);
-	else if ((n = stems_list_in_order(&x->at, used, e)) < 0)
-		return -1;
-	struct torch_parameter *list = xcalloc((size_t)n + 1, sizeof(*list));
+	scoped_ptr struct torch_parameter *list =
+		xcalloc((size_t)foreign_max(&x->m) + 1, sizeof(*list));
+	if (sorted_by_name)
+		return map_by_class(x, list, e);
+	qsort(used, (size_t)n, sizeof(*used), by_order);
 	for (int64_t i = 0; i < n; i++)
 		list[i].item = used[i];
 	if (x->how->freeze && x->how->freeze->n)
 		set_frozen(x, list, n);
-	int rc = torch_names_set_order(&x->names, &x->file, list, n, e);
-	free(list);
-	return rc;
+	return torch_names_set_order(&x->names, &x->file, list, n, &several, e);
 }
 
 /* Warns of tensors without moments that --freeze does not name; fails if no tensor has moments. */

@@ -97,3 +97,22 @@ state() { # JQ-FILTER
 	code_of 0 check_trainer -p fp32
 	says 'clipping to 0.5, 2 micro-batches'
 }
+
+@test "checkpoint-N of Trainer, of mixtures of experts: safetensors per matrix, numbered stacks in the optimizer" {
+	local of
+	for of in mixtral:21 qwen2_moe:35 qwen3_moe:25 olmoe:25 dots1:28 qwen3_moe-4:25; do
+		set -- "$TORCH/trainer-moe/${of%:*}"
+		reports 0 'verdict: the step is right' pt-check "$1"/checkpoint-[01] --batch "$1"/batch-?.pt \
+			-p fp32 --clip 0.5 --balance none
+		says "grads   ${of#*:} of ${of#*:} within bounds"
+		says "moments ${of#*:} of ${of#*:} within bounds"
+	done
+	# the router may be before or after the experts, and the shapes do not show which
+	reports 69 'the shapes of the experts allow several orders' pt-check "$TORCH"/trainer-moe/square-4/checkpoint-[01]
+}
+
+@test "an optimizer skips an expert without tokens only if the expert is a tensor of its own there" {
+	printf '\1\0\1\0\1\0\1\0' >few.u16
+	reports 2 'no token of the batch chose expert ' pt-check "$TORCH"/trainer-moe/qwen3_moe-4/checkpoint-[01] --batch few.u16 --shape 1,4 -p fp32
+	reports 1 'verdict: wrong' pt-check "$TORCH"/trainer-moe/qwen3_moe/checkpoint-[01] --batch few.u16 --shape 1,4 -p fp32 --balance none
+}
