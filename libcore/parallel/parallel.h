@@ -12,7 +12,7 @@
 
 #include "parallel/context.h"
 #include "parallel/microbatch.h"
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 #include "parallel/slices.h"
 #include "parallel/store.h"
 #include "parallel/tensor.h"

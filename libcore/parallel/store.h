@@ -10,7 +10,7 @@
 #include "parallel/context.h"
 #include "parallel/flip.h"
 #include "parallel/microbatch.h"
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 #include "parallel/slices.h"
 #include "parallel/tensor.h"
 

@@ -4,7 +4,7 @@
  */
 #include "tests/support/ranks.h"
 #include "parallel/context.h"
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 #include "parallel/slices.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 #include "tests/support/schedule_check.h"
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 static const char *const action_names[ACTION_KINDS] = {[ACTION_FORWARD] = "forward",
 	[ACTION_BACKWARD] = "backward",

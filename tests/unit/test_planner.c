@@ -9,7 +9,7 @@
 #include "collbench/table.h"
 #include "comm/collective.h"
 #include "comm/simulate.h"
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 #include "plan/planner.h"
 
 TEST(ranks_of_a_host)

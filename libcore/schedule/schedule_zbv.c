@@ -9,7 +9,7 @@
  *
  * A step with fewer than 2 P micro-batches is scheduled as one with 2 P micro-batches, and the
  * missing ones are skipped. That causes no deadlock: actions depend on their own micro-batch. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 /* The two stages of a rank: DOWN is on the way to the last rank, UP on the way back. */
 enum { DOWN, UP, TURNS };

@@ -6,7 +6,7 @@
  * when a group returns to the first rank for its next stage. If the micro-batches do not fill the
  * groups, some groups end with empty places, which are skipped. Skipping places cannot cause
  * a deadlock: the other actions depend on their own micro-batch only, and keep their order. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 struct groups {
 	int64_t n, size; /* places in each */

@@ -1,5 +1,5 @@
 /* Assigns layers to stages such that the most expensive stage is as cheap as possible. */
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
  *
  * With full groups, and F, X and W the times of a stage, the bubble is (P - 1)(F + X - W): V
  * times smaller than in ZB-H1, with V stages per rank. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 void schedule_make_interleaved_zb(struct schedule *s, int rank)
 {

@@ -1,5 +1,5 @@
 /* The predicted timeline of a schedule and its Gantt chart, for plans. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  *
  * With F, X and W the times of a forward, an input gradient and a weight gradient, and at least P
  * micro-batches, the bubble is (P - 1)(F + X - W); in 1F1B it is (P - 1)(F + X + W). */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 /* Adds a rank's actions for ZB-H1: 1F1B with weight backwards `rank` micro-batches later. */
 void schedule_make_zb_h1(struct schedule *s, int rank)

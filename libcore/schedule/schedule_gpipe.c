@@ -1,6 +1,6 @@
 /* GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages per rank, a rank
  * computes all micro-batches on one stage before it computes the next stage (Lamy-Poirier 2023). */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 /* Adds the actions of a rank for GPipe: all forwards, then all backwards. */
 void schedule_make_gpipe(struct schedule *s, int rank)

@@ -1,5 +1,5 @@
 /* Pipeline schedules as data: the actions of each rank in a step. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 #define ROW(kind, name, make, splits, placement, min_stages, max_stages, help) \
 	[SCHEDULE_##kind] = {name, help, make, splits, placement, min_stages, max_stages},

@@ -1,7 +1,7 @@
 /* For schedule*.c only: makes schedules and visits their actions. */
 #pragma once
 
-#include "parallel/schedule.h"
+#include "schedule/schedule.h"
 
 #define SCHEDULE_MAKER(kind, name, make, ...) void make(struct schedule *s, int rank);
 SCHEDULE_LIST(SCHEDULE_MAKER)

@@ -1,7 +1,7 @@
 /* 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank begins with as many forwards as
  * there are ranks after it, then alternates one forward and one backward, and ends with the
  * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches. */
-#include "parallel/schedule_internal.h"
+#include "schedule/schedule_internal.h"
 
 /* Adds a rank's actions for 1F1B: warm-up forwards, then alternating forwards and backwards. */
 void schedule_make_1f1b(struct schedule *s, int rank)
