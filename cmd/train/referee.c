@@ -2,7 +2,7 @@
 #include "train/train_internal.h"
 
 #include "base/file.h"
-#include "engine/audit.h"
+#include "referee/audit.h"
 
 #include <errno.h>
 #include <fcntl.h>

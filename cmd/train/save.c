@@ -1,5 +1,5 @@
 /* Checkpoints of a run: when one is due, how it is written, and which are kept. */
-#include "engine/check_replicas.h"
+#include "referee/check_replicas.h"
 #include "train/train_internal.h"
 
 #include <math.h>

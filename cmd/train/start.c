@@ -1,5 +1,6 @@
 /* The start of a run: its checkpoint, device, data, directory and journal. */
 #include "plan/fit.h"
+#include "referee/referee.h"
 #include "train/train_internal.h"
 #include "train/selftest.h"
 #include "plan/cluster.h"
@@ -383,6 +384,7 @@ static int build_trainer(
 		return -1;
 	t->start = *s;
 	t->numbers = &local_sgd_numbers;
+	t->checks = referee_checks;
 	t->open_model = r->base->open_model;
 	if (trainer_connect(t, r->all, r->local.sync, e)) {
 		r->error_agreed = true;

@@ -24,8 +24,8 @@
 	TAG(MATRIX, 2) /* optim/matrix.c: pieces of a matrix, to its owner and back */   \
 	TAG(PIPELINE, 8192) /* engine/pipe.c: activations and gradients of each stage */ \
 	TAG(VAULT, 3)	    /* vault/load.c, copy.c: requests, rows; a file */           \
-	TAG(HEAL, 1)	    /* engine/replicas_heal.c: copies of state */                \
-	TAG(AUDIT, 1)	    /* engine/trial.c: hashes of results */                      \
+	TAG(HEAL, 1)	    /* referee/replicas_heal.c: copies of state */                \
+	TAG(AUDIT, 1)	    /* referee/trial.c: hashes of results */                      \
 	TAG(EDIT, 2)	    /* edit/exchange.c: pseudo-gradients, and their reduction */ \
 	TAG(TEST, 16)	    /* tests, and round trips of pt-collbench */
 

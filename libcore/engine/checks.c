@@ -1,66 +1,59 @@
-/* Checks of a step by integers (checks.h). A check is a row of step_checks[]. */
+/* Checks of a step by integers (checks.h). */
 #include "engine/checks.h"
 
-#include "engine/audit.h"
-#include "engine/check_replicas.h"
-
-static bool checks_sums(const struct trainer *t)
+/* Returns the end of the rows of a trainer. */
+static const struct check_row *end_of(const struct trainer *t)
 {
-	return t->o.check_sums;
+	return t->checks ? t->checks + N_STEP_CHECKS : NULL;
 }
 
-static void enqueue_word_of_sums(struct trainer *t, uint64_t *word)
+void checks_prepare(struct trainer *t)
 {
-	store_check_sums(t->store, word);
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->open)
+			x->open(t);
 }
 
-static void locate_sums(struct trainer *t)
+void checks_release(struct trainer *t)
 {
-	store_locate_sums(t->store);
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->close)
+			x->close(t);
 }
 
-static enum checked judge_sums(struct trainer *t, struct str *out)
+void checks_begin_step(struct trainer *t)
 {
-	scoped_str where = {0};
-	bool wrong = store_located_sums(t->store, &where);
-	if (wrong)
-		str_printf(out, "sums of gradients are wrong, twice: %s", where.s);
-	else
-		str_printf(out, "a sum of gradients was wrong; computed again it was "
-				"right: sporadic");
-	return wrong ? CHECKED_PERSISTENT : CHECKED_SPORADIC;
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->begin_step)
+			x->begin_step(t);
 }
 
-static bool checks_audit(const struct trainer *t)
+void checks_end_step(struct trainer *t)
 {
-	return t->audit && t->audit->plan.audited;
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->end_step)
+			x->end_step(t);
 }
 
-static enum checked judge_audit(struct trainer *t, struct str *out)
+void checks_after_step(struct trainer *t)
 {
-	str_puts(out, t->audit->found.s);
-	return t->audit->outcome;
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->after_step)
+			x->after_step(t);
 }
 
-const struct step_check step_checks[N_STEP_CHECKS] = {
-	[STEP_CHECK_SUMS] = {.is_on = checks_sums,
-		.enqueue_word = enqueue_word_of_sums,
-		.alarm = locate_sums,
-		.verdict = judge_sums},
-	[STEP_CHECK_REPLICAS] = {.is_on = replicas_are_checked,
-		.word = replicas_word,
-		.alarm = replicas_heal,
-		.verdict = replicas_verdict},
-	[STEP_CHECK_AUDIT] = {.is_on = checks_audit,
-		.word = audit_word,
-		.alarm = audit_trial,
-		.verdict = judge_audit},
-};
+bool checks_read_again(const struct trainer *t, const uint64_t word[N_STEP_CHECKS])
+{
+	bool again = false;
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		again |= x->reads_again && word[x - t->checks] % GRID_PRIME;
+	return again;
+}
 
 bool checks_are_on(const struct trainer *t)
 {
-	for (int i = 0; i < N_STEP_CHECKS; i++)
-		if (step_checks[i].is_on(t))
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->is_on(t))
 			return true;
 	return false;
 }
@@ -69,7 +62,7 @@ void checks_enqueue(struct trainer *t)
 {
 	enum { FLOATS = sizeof(uint64_t) / sizeof(float) };
 	for (int i = 0; i < N_STEP_CHECKS && checks_are_on(t); i++) {
-		const struct step_check *x = &step_checks[i];
+		const struct check_row *x = &t->checks[i];
 		uint64_t *word = &t->end->check[i], here;
 		if (!x->is_on(t)) {
 			t->d.k->zero(&t->d, mat((float *)(void *)word, 1, FLOATS));
@@ -99,7 +92,7 @@ void checks_begin_again(struct trainer *t, const uint64_t word[N_STEP_CHECKS])
 {
 	for (int i = 0; i < N_STEP_CHECKS; i++)
 		if (is_wrong(word[i]))
-			step_checks[i].alarm(t);
+			t->checks[i].alarm(t);
 }
 
 void checks_end_again(
@@ -116,7 +109,7 @@ void checks_end_again(
 			r->checked = CHECKED_PERSISTENT;
 			continue;
 		}
-		enum checked verdict = step_checks[i].verdict(t, &r->found);
+		enum checked verdict = t->checks[i].verdict(t, &r->found);
 		if (verdict > r->checked)
 			r->checked = verdict;
 	}

@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/step.h"
 
-struct step_check {
+struct check_row {
 	/* Returns true if the options ask for the check; equal on all ranks. */
 	bool (*is_on)(const struct trainer *t);
 	/* One of two, when the gradients of the step have been summed and the norm is enqueued:
@@ -20,8 +20,25 @@ struct step_check {
 	/* Returns CHECKED_SPORADIC or CHECKED_PERSISTENT after the step has been computed again,
 	 * and appends what was wrong, and where, to *out (on all ranks). Collective. */
 	enum checked (*verdict)(struct trainer *t, struct str *out);
+	/* Optional, called also if the check is off, and collective: when the memory of the trainer
+	 * is allocated; before it is freed; before and after the work of a step is enqueued; after
+	 * the update. */
+	void (*open)(struct trainer *t);
+	void (*close)(struct trainer *t);
+	void (*begin_step)(struct trainer *t);
+	void (*end_step)(struct trainer *t);
+	void (*after_step)(struct trainer *t);
+	bool reads_again; /* after an alarm, samples are read again */
 };
-extern const struct step_check step_checks[N_STEP_CHECKS];
+
+/* Call the functions of all rows of t->checks. */
+void checks_prepare(struct trainer *t);
+void checks_release(struct trainer *t);
+void checks_begin_step(struct trainer *t);
+void checks_end_step(struct trainer *t);
+void checks_after_step(struct trainer *t);
+/* Returns true if the samples must be read again after these sums. */
+bool checks_read_again(const struct trainer *t, const uint64_t word[N_STEP_CHECKS]);
 
 /* Returns true if a check is on; equal on all ranks. */
 bool checks_are_on(const struct trainer *t);

@@ -159,6 +159,7 @@ struct trainer {
 	struct replicas *replicas; /* of check_replicas.c; NULL: nothing is compared */
 	bool state_is_wrong;	   /* a check found it, and could not replace it */
 	const struct peers *peers; /* NULL: none */
+	const struct check_row *checks;	     /* [N_STEP_CHECKS] (checks.h); NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
 	ckpt_opener *open_model; /* opens the model of a new run; NULL: ckpt_open() */
 	struct start_times start;

@@ -5,8 +5,6 @@
 #include <math.h>
 
 #include "base/trace.h"
-#include "engine/check_replicas.h"
-#include "engine/audit.h"
 #include "engine/checks.h"
 #include "engine/deal.h"
 #include "engine/state.h"
@@ -378,9 +376,9 @@ static void enqueue_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	write_terms(t, w->r);
-	audit_begin_step(t);
+	checks_begin_step(t);
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
-	audit_end_step(t);
+	checks_end_step(t);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
 	read_router_begin(t);
 	if (updates_ahead(w))
@@ -577,7 +575,7 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
-/* Computes a step again, after a failed audit from samples that are read again. Collective. */
+/* Computes a step again; if `reads`, from samples that are read again. Collective. */
 static void compute_again(struct work *w, bool reads)
 {
 	struct trainer *t = w->t;
@@ -604,7 +602,7 @@ static void compute_checked_step(struct work *w)
 	memcpy(word, r->check_word, sizeof(word));
 	checks_begin_again(w->t, word);
 	w->again = true;
-	compute_again(w, word[STEP_CHECK_AUDIT] % GRID_PRIME);
+	compute_again(w, checks_read_again(w->t, word));
 	w->again = false;
 	checks_end_again(w->t, word, r);
 	r->bad |= r->checked > CHECKED_SPORADIC;
@@ -667,7 +665,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 	t->step++;
 	t->samples += t->o.batch;
 	t->loss = (double)r->global_loss;
-	replicas_after_step(t);
+	checks_after_step(t);
 }
 
 void step_autotune(struct trainer *t)

@@ -1,11 +1,10 @@
 /* Prepares and builds a trainer: device, memory, store, pass, pipeline. */
-#include "engine/check_replicas.h"
 #include "engine/engine.h"
 
 #include <math.h>
 
-#include "engine/audit.h"
 #include "engine/backend.h"
+#include "engine/checks.h"
 #include "engine/deal.h"
 #include "engine/shares.h"
 #include "engine/step.h"
@@ -144,7 +143,6 @@ void trainer_build_pipe(struct trainer *t)
 
 void trainer_dismantle(struct trainer *t)
 {
-	replicas_close(t);
 	optim_close(t->optim);
 	store_free(t->store);
 	if (t->router_losses)
@@ -218,8 +216,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 	BUG_ON(t->memory.shared && store_gradients_bytes(t->store) > sizes->gradients);
 	trainer_build_pipe(t);
 	deal_open(t);
-	replicas_open(t);
-	audit_open(t);
+	checks_prepare(t);
 	start_times_add(&t->start, START_MEMORY);
 	if (!t->o.resume && !t->o.init_from) { /* else state_load() sets all parameters */
 		init_parts(t->store, (uint64_t)t->o.seed);
@@ -322,7 +319,7 @@ void trainer_close(struct trainer *t)
 	str_free(&t->origin);
 	loader_close(t->data.loader);
 	deal_close(&t->deal);
-	audit_close(t);
+	checks_release(t);
 	trainer_dismantle(t);
 	offload_backend_close(t->memory.offload_backend);
 	mesh_close(&t->mesh);

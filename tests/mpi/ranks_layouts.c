@@ -26,6 +26,7 @@
 #include "tests/support/layouts.h"
 #include "tests/support/ranks.h"
 #include "plan/fit.h"
+#include "referee/referee.h"
 
 #include "parallel/store_internal.h"
 #include "engine/shares.h"
@@ -190,8 +191,11 @@ static void train(struct comm *c, const struct train_opts *options,
 	struct err e = {0};
 	strs_add(&o.data, shards[data_kind]);
 	o.empty_batch = EMPTY_SKIP;
-	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &plan, &e) ||
-		(leg->load && state_load(&t, leg->load, false, &e)))
+	if (dataset_open(&data, &o, c, &e) || trainer_open(&t, &o, c, &data, &plan, &e))
+		die_err(&e);
+	t.checks = referee_checks;
+	checks_prepare(&t);
+	if (leg->load && state_load(&t, leg->load, false, &e))
 		die_err(&e);
 	bool updated = steps(&t, &plan, leg, out);
 	check_replicas(&t, out);

@@ -1,5 +1,5 @@
 /* Which steps are audited, by which rank, and what follows from the results. */
-#include "engine/audit_plan.h"
+#include "referee/audit_plan.h"
 #include "tests/support/support.h"
 
 #include <string.h>

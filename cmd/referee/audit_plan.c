@@ -1,5 +1,5 @@
 /* Which steps are audited, and which rank computes which micro-batch again (audit_plan.h). */
-#include "engine/audit_plan.h"
+#include "referee/audit_plan.h"
 
 #include <math.h>
 

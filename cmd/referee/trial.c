@@ -3,9 +3,9 @@
  *
  * A team is the ranks that compute a micro-batch together: a data rank's ranks along tp, cp and pp,
  * and all data ranks that exchange rows of experts. */
-#include "engine/audit.h"
+#include "referee/audit.h"
 
-#include "engine/check_replicas.h"
+#include "referee/check_replicas.h"
 #include "engine/step.h"
 
 enum trial_pass { PASS_OWN, PASS_COPY, PASS_OWN_AGAIN, PASS_COPY_AGAIN, MAX_PASSES = 8 };

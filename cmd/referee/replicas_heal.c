@@ -4,8 +4,8 @@
  * the last update is wrong. So is the state that a rank has updated with other numbers than the other
  * ranks (learning rate, factor of the norm), unless another rank has updated it to the same bits. Of
  * the copies that are left, the majority is right. */
-#include "engine/check_replicas.h"
-#include "engine/replicas_heal.h"
+#include "referee/check_replicas.h"
+#include "referee/replicas_heal.h"
 
 #include <stddef.h>
 

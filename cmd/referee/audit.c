@@ -1,5 +1,5 @@
 /* Audits: the copy and the original of a micro-batch, and their signatures (audit.h). */
-#include "engine/audit.h"
+#include "referee/audit.h"
 
 #include "engine/step.h"
 

@@ -1,7 +1,7 @@
 /* Replicas and state at rest (check_replicas.h). */
-#include "engine/check_replicas.h"
+#include "referee/check_replicas.h"
 
-#include "engine/replicas_heal.h"
+#include "referee/replicas_heal.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* Who computed wrongly, from the results of several ranks (audit_plan.h). */
-#include "engine/audit_plan.h"
+#include "referee/audit_plan.h"
 
 const char *const audit_verdict_names[] = {
 	"equal", "sporadic", "persistent", "undecided", NULL};

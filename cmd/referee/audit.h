@@ -6,7 +6,7 @@
  * a signature differs (checks.h). Then the trial computes the micro-batches again. */
 #pragma once
 
-#include "engine/audit_plan.h"
+#include "referee/audit_plan.h"
 #include "engine/engine.h"
 #include "parallel/store.h"
 
