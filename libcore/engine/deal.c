@@ -159,8 +159,9 @@ static void deal_anew(
 	int u = most_changed(times, old, new);
 	str_puts(&r->dealt, "dealing: ");
 	describe_unit(t, times, u, &r->dealt);
-	str_printf(&r->dealt, ": %lld micro-batches instead of %lld",
-		(long long)(new[u + 1] - new[u]), (long long)(old[u + 1] - old[u]));
+	int64_t n = new[u + 1] - new[u];
+	str_printf(&r->dealt, ": %lld micro-batch%s instead of %lld", (long long)n,
+		n == 1 ? "" : "es", (long long)(old[u + 1] - old[u]));
 	memcpy(old, new, table_length(t) * sizeof(*new));
 }
 

@@ -634,9 +634,9 @@ static void skip_empty_batch(struct work *w)
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
-	*r = (struct step_result){.lr = (float)lr_at(&t->o, t->step + 1),
-		.loss_scale = t->loss_scale,
-		.slowest = (double)NAN};
+	*r = (struct step_result){
+		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
+	r->slowest = (double)NAN;
 	struct work w = {.t = t,
 		.input = step_input(t, windows),
 		.votes = votes,

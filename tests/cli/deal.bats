@@ -30,7 +30,7 @@ speed() { # RANKS SLOW_RANKS OPTION...
 
 # The numbers of micro-batches: `instead of` the even share, at least one less.
 dealt() { # RANK EVEN
-	sed -n "s/.* dealing: rank $1 (host .*) takes .* times the median: \([0-9]*\) micro-batches instead of $2\$/\1/p" speed/journal.txt |
+	sed -n "s/.* dealing: rank $1 (host .*) takes .* times the median: \([0-9]*\) micro-batch[es]* instead of $2\$/\1/p" speed/journal.txt |
 		awk -v even="$2" '$1 < 1 || $1 >= even { exit 1 } END { exit NR != 1 }' || {
 		cat speed/journal.txt
 		return 1
