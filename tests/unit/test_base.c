@@ -202,7 +202,7 @@ static int give_base(void *o, struct str *text, struct err *e)
 
 static const struct program program = {"pt-test", "a test", synopsis, table,
 	sizeof(struct opts), offsetof(struct opts, given), .operands = "",
-	.settings = true, .base = give_base};
+	.settings = true, .base = give_base, .retired = "former gone"};
 
 static int parse(struct opts *o, struct err *e, const char *base, int n, ...)
 {
@@ -324,6 +324,10 @@ TEST(only_options_of_a_run_are_saved)
 	assert_non_null(strstr(e.msg, "'text' is not an option of a run"));
 	assert_null(o.s);
 	assert_int_equal(parse(&o, &e, "no-such = 1\n", 0), -1);
+	/* an option that the program once had is ignored, but only where a run has saved it */
+	assert_int_equal(parse(&o, &e, "gone = 1\nnumber = 4\n", 0), 0);
+	assert_int_equal(o.n, 4);
+	assert_int_equal(opts_from_text(&program, &o, "gone = 1\n", false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_int_equal(parse(&o, &e, "number = 11\n", 0), -1);
 	assert_int_equal(e.code, EX_DATAERR);
