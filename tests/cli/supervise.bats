@@ -159,10 +159,11 @@ starts() { # LINE...: what the fake run was started on
 }
 
 fits() { # RANKS OF OPTION...: so many ranks of OF
-	[ "$(pt-train "${TINY[@]}" -n 3 --vocab 50 "${@:3}" --print-ranks "$2")" = "$1" ]
+	[ "$(pt-train "${tiny[@]}" "${@:3}" --print-ranks "$2")" = "$1" ]
 }
 
 @test "how many ranks a layout can use" {
+	local tiny=("${TINY[@]}" -n 3 --vocab 50)
 	fits 4 7 --fsdp -1
 	fits 3 3 --fsdp -1
 	fits 6 7 --fsdp -1 --tp 2
@@ -177,9 +178,22 @@ fits() { # RANKS OF OPTION...: so many ranks of OF
 	reports 64 'tp (3)' pt-train "${TINY[@]}" --vocab 50 --tp 3 --fsdp -1 --print-ranks 7
 	# a run keeps its micro-batches and virtual degrees
 	make_shard
-	tiny_on 2 -n 2 --tp 2 -o run >/dev/null
+	tiny_on 2 -n 2 --tp 2 --heads 4 -o run >/dev/null
 	cp run/journal.txt .
+	tiny=()
 	fits 2 4 -o run --resume auto --tp -1
-	fits 8 9 -o run --resume auto --fsdp -1 --tp 2
+	fits 8 12 -o run --resume auto --fsdp -1 --tp 2
 	cmp journal.txt run/journal.txt
+}
+
+@test "a launcher that exits with 0: the journal has the code, unless an earlier start wrote it" {
+	local line='# event 2026-01-01T00:00:00Z step=3 ends with code 75 after step 3'
+	fake=("$supervise" ./fake 1 /dev/null --out=run)
+	export HOSTS='' RESTARTS=0
+	mkdir run
+	echo "$line" >run/journal.txt
+	echo 'exit 0' >start-1
+	code_of 1 "${fake[@]}"
+	echo "echo '${line/00Z/01Z}' >>run/journal.txt; exit 0" >start-2
+	code_of 75 "${fake[@]}"
 }
