@@ -77,15 +77,15 @@ starts() { # LINE...: what the fake run was started on
 	printf 'n1\nn2\nn3\n' >hosts
 	printf 'n1\nn3\n' >dead
 	MIN_RANKS=2 RESTARTS=2 code_of 1 "${fake[@]}"
-	says '1 ranks are available (host n1 did not answer; host n3 did not answer), of which the run can use 1; it needs at least 2'
-	[ "$(grep -c 'ranks are available' <<<"$output")" -eq 3 ]
+	says 'the run can use 1 of 1 available rank (host n1 did not answer; host n3 did not answer), but needs 2 or more'
+	[ "$(grep -c 'the run can use' <<<"$output")" -eq 3 ]
 	says 'the run cannot start, without progress: giving up'
 	[ ! -e starts ]
 	# one that comes back in time is used
 	echo 'exit 64' >start-1
 	MIN_RANKS=2 RESTARTS=100 WAIT=0.2 "${fake[@]}" 2>err 3>&- &
 	pid=$!
-	wait_for 'ranks are available' err
+	wait_for 'the run can use' err
 	echo n1 >dead
 	ended $pid
 	[ "$status" -eq 64 ]
@@ -124,13 +124,13 @@ starts() { # LINE...: what the fake run was started on
 
 @test "a list that is being written changes nothing; other hosts do" {
 	printf 'n1\nn2\n' >hosts
-	echo 'trap "exit 75" USR1; echo yes >runs; while :; do sleep 0.05; done' >start-1
+	echo 'trap "exit 75" USR1; echo yes >runs; echo step=1 >run/journal.txt; while :; do sleep 0.05; done' >start-1
 	echo 'exit 64' >start-2
 	"${fake[@]}" 2>err 3>&- &
 	pid=$!
 	wait_for yes runs
 	: >hosts
-	wait_for '^supervise: 0 ranks are available, of which the run can use 0' err
+	wait_for '^supervise: the run can use 0 of 0 available ranks, but needs 1 or more' err
 	# shellcheck disable=SC2016
 	echo '-oProxyCommand=touch${IFS}bad' >hosts
 	wait_for "is not NAME or NAME:RANKS" err
@@ -159,11 +159,11 @@ starts() { # LINE...: what the fake run was started on
 }
 
 fits() { # RANKS OF OPTION...: so many ranks of OF
-	[ "$(pt-train "${tiny[@]}" "${@:3}" --print-ranks "$2")" = "$1" ]
+	[ "$(pt-train "${model[@]}" "${@:3}" --print-ranks "$2")" = "$1" ]
 }
 
 @test "how many ranks a layout can use" {
-	local tiny=("${TINY[@]}" -n 3 --vocab 50)
+	local model=("${TINY[@]}" -n 3 --vocab 50)
 	fits 4 7 --fsdp -1
 	fits 3 3 --fsdp -1
 	fits 6 7 --fsdp -1 --tp 2
@@ -180,7 +180,7 @@ fits() { # RANKS OF OPTION...: so many ranks of OF
 	make_shard
 	tiny_on 2 -n 2 --tp 2 --heads 4 -o run >/dev/null
 	cp run/journal.txt .
-	tiny=()
+	model=()
 	fits 2 4 -o run --resume auto --tp -1
 	fits 8 12 -o run --resume auto --fsdp -1 --tp 2
 	cmp journal.txt run/journal.txt
