@@ -226,7 +226,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 		PT_EMU_WAITS=yes PT_EMU_LAZY=yes on_gpu "$@" --no-ckpt --overwrite -o run 2>&1 >/dev/null |
 			sed -n 's/^emulated GPU: \([0-9]*\) waits$/\1/p' | sort -n | tail -n 1
 	}
-	local layouts=('2 --pp 2' '4 --tp 2 --fsdp 2 --zero 3' '2 --dp 2 --cuda-graph')
+	local layouts=('2 --pp 2' '4 --tp 2 --fsdp 2 --zero 3' '2 --dp 2 --cuda-graph --check-sums yes')
 	[ "${LONG:-no}" = no ] ||
 		layouts+=('2 --dp 2' '2 --tp 2' '2 --cp 2' '2 --tp 2 -b 24 -m 1 --layers 1')
 	for layout in "${layouts[@]}"; do

@@ -262,8 +262,8 @@ END
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 31 ]
-	code_of 64 env PART=32 tests/bench/gpu_lab out
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 32 ]
+	code_of 64 env PART=33 tests/bench/gpu_lab out
 }
 
 @test "what is wrong is on the first screen: a self-test, which is bisected, a matmul, a warning, an item that hangs" {

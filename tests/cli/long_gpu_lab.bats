@@ -103,6 +103,16 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 	first_screen '^RED: nothing$'
 }
 
+@test "the part of checks has its rows" {
+	lab 32
+	for how in fp32 bf16; do
+		[ "$(awk -F '\t' -v how=$how '$1 == "flips" && $2 == how && $3 == "result" { print $4 }' out/rows.tsv)" = PASS ]
+	done
+	[ "$(measured gpt2-124m exact+accumulate+--check-sums=yes tokens/s)" -eq 1 ]
+	[ "$(awk -F '\t' '$1 ~ /^H[.]1/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 1 ]
+	first_screen '^RED: nothing$'
+}
+
 @test "a wrong kernel makes the self-test red, and each switch is tried" {
 	lab 1 PT_EMU_BREAK=rope
 	first_screen '^RED: 2$' 'self-test of llama-1b fails with every switch' 'FAIL self-test: llama-1b: exit code 1: .*rope'
