@@ -270,7 +270,8 @@ void audit_end_step(struct trainer *t)
 	t->pipe.begin = t->pipe.done = NULL;
 	a->was_first = !a->begun;
 	a->begun = true;
-	a->n_audited++;
+	a->n_audited += a->audited_step != t->step + 1; /* a step may be computed again */
+	a->audited_step = t->step + 1;
 }
 
 /* ---- the word -------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 
 #include "referee/audit_plan.h"
 #include "engine/engine.h"
-#include "parallel/store.h"
+#include "parallel/store_audit.h"
 
 /* A result of a forward or backward, in the order of computation. */
 struct audit_record {
@@ -51,6 +51,7 @@ struct audit {
 	bool begun;		      /* a step has been audited since the start */
 	bool was_first;	      /* the current audit is the first one of the start */
 	int64_t always_until; /* after a fault, all steps up to this one are audited */
+	int64_t audited_step; /* the last one */
 	int64_t n_audited, n_mismatches; /* steps with an audit; pairs that differed */
 	int *strikes;			 /* [ranks]: sporadic faults since the start */
 	/* The outcome of the last trial. */

@@ -57,19 +57,25 @@ static void run_pass(struct trial *x, int shift)
 	audit_signature_release(&again);
 }
 
-/* Returns the number of a team's result in a pass: equal results have equal numbers. */
-static uint64_t opinion(const struct trial *x, int pass, int team)
+static bool is_of_experts(const struct trial *x, int64_t word)
+{
+	const struct model *m = &x->t->model;
+	return word < m->n_tensors && m->tensors[word].experts;
+}
+
+/* Returns the number of a team's result in a pass: equal results have equal numbers. `experts`: of
+ * the leaves of experts that a rank compares with its own, else of everything else. */
+static uint64_t opinion(const struct trial *x, int pass, int team, bool experts)
 {
 	const struct trainer *t = x->t;
-	bool skips_experts = audit_compares_own_experts(t);
+	bool own_experts = audit_compares_own_experts(t);
 	uint64_t hash = 0;
 	for (int r = 0; r < t->world->size; r++) {
 		const uint64_t *word = words_of(x, pass, r);
 		if (layout_data_rank(t->mesh.degree, r) / x->unit != team)
 			continue;
 		for (int64_t i = 0; i < x->a->n_words; i++)
-			if (!skips_experts || i >= t->model.n_tensors ||
-				!t->model.tensors[i].experts)
+			if (experts == (own_experts && is_of_experts(x, i)))
 				hash = hash_bytes(&word[i], sizeof(*word), hash);
 	}
 	return hash;
@@ -87,15 +93,26 @@ static int referee_of(const struct trial *x, int team, int pass)
 static struct audit_opinions opinions_on(const struct trial *x, int team, int again)
 {
 	int referee = referee_of(x, team, PASS_COPY);
-	struct audit_opinions o = {.a = opinion(x, PASS_OWN, team),
-		.b = opinion(x, PASS_COPY, referee),
-		.a_again = opinion(x, again, team),
-		.b_again = opinion(x, again + 1, referee),
+	struct audit_opinions o = {.a = opinion(x, PASS_OWN, team, false),
+		.b = opinion(x, PASS_COPY, referee, false),
+		.a_again = opinion(x, again, team, false),
+		.b_again = opinion(x, again + 1, referee, false),
 		.alone = x->n_teams == 1};
 	int end = x->fresh ? x->fresh : x->n_passes;
 	for (int pass = PASS_COPY_AGAIN + 1; pass < end; pass++)
-		o.other[o.n_others++] = opinion(x, pass, referee_of(x, team, pass));
+		o.other[o.n_others++] =
+			opinion(x, pass, referee_of(x, team, pass), false);
 	return o;
+}
+
+/* Returns the opinions on the leaves of experts that a data rank compares with its own. */
+static struct audit_opinions opinions_on_experts(const struct trial *x, int data_rank)
+{
+	return (struct audit_opinions){.a = opinion(x, PASS_OWN, data_rank, true),
+		.b = opinion(x, PASS_COPY, data_rank, true),
+		.a_again = opinion(x, PASS_OWN_AGAIN, data_rank, true),
+		.b_again = opinion(x, PASS_COPY_AGAIN, data_rank, true),
+		.alone = true};
 }
 
 /* Computes the turns again: by their own ranks, by the referees, and by some other teams. */
@@ -369,6 +386,26 @@ static void judge_team(struct trial *x, int team)
 	accuse(x, &p, &f, fresh);
 }
 
+/* Judges the leaves of experts that a data rank compares with its own. Collective. */
+static void judge_own_experts(struct trial *x, int data_rank)
+{
+	const struct trainer *t = x->t;
+	struct audit_opinions o = opinions_on_experts(x, data_rank);
+	struct audit_finding f = audit_judge(&o);
+	struct place p = {.rank = -1, .tensor = -1};
+	if (f.verdict == AUDIT_EQUAL)
+		return;
+	for (int r = 0; r < t->world->size; r++)
+		for (int64_t i = 0; i < t->model.n_tensors; i++)
+			if (layout_data_rank(t->mesh.degree, r) == data_rank &&
+				is_of_experts(x, i) &&
+				words_of(x, PASS_OWN, r)[i] !=
+					words_of(x, PASS_COPY, r)[i])
+				p = (struct place){.rank = r, .tensor = i};
+	accuse(x, &p, &f, false);
+	x->n_differing++;
+}
+
 /* Returns true if a verdict on any team is worse than sporadic. */
 static bool any_is_persistent(const struct trial *x)
 {
@@ -461,16 +498,18 @@ void audit_trial(struct trainer *t)
 		struct audit_opinions o = opinions_on(&x, i, PASS_OWN_AGAIN);
 		x.n_differing += o.a != o.b;
 	}
-	a->n_mismatches += max64(1, x.n_differing);
 	if (a->was_first && audit_is_software(x.n_differing, x.n_teams)) {
 		blame_software(&x);
 	} else {
 		for (int i = 0; i < x.n_teams; i++)
 			judge_team(&x, i);
+		for (int i = 0; i < x.n_teams && !a->n_suspects; i++)
+			judge_own_experts(&x, i);
 		conclude(&x);
 		if (a->outcome == CHECKED_PERSISTENT)
 			compare_weights(&x);
 	}
+	a->n_mismatches += max64(1, x.n_differing);
 	free(x.word);
 	free(x.first);
 }

@@ -141,18 +141,10 @@ struct store_bytes {
 	int64_t offloaded; /* in the offload backend */
 };
 
-/* Checksums of the leaves of a micro-batch that two ranks compute (--referee). The caller sets
- * store.audit while the micro-batch is computed. Host memory; CPUs only. */
-struct store_audit {
-	bool drops; /* leaves are not added, and store_reduce() sums nothing */
-	const uint32_t *u; /* weights: see struct grid_check */
-	struct philox_key key;
-	uint64_t *word; /* [n_tensors]: sums of the checksums, modulo GRID_PRIME */
-};
-
 struct store {
 	struct store_config c;
-	const struct store_audit *audit; /* NULL: none */
+	const struct store_audit
+		*audit;	     /* what is audited now (store_audit.h); NULL: nothing */
 	struct flips *flips; /* bits to flip (--inject-flip); NULL: none */
 	struct store_bytes bytes;
 	/* The n_updated parts that this rank updates, then its parts of frozen tensors. All
