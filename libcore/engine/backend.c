@@ -15,7 +15,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 			"a --dim of more than 32768 is supported on CPUs only"},
 		{m->qk_norm_all, "--qk-norm-all is supported on CPUs only"},
 		{o->check_sums, "--check-sums is supported on CPUs only"},
-		{m->expert_capacity > 0, "--expert-capacity is supported on CPUs only"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
