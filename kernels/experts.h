@@ -108,6 +108,16 @@ KERNEL(void, route_bwd_w, struct device *d, struct mat dw, struct mat dz, struct
 KERNEL(void, sort_slots, struct device *d, int32_t *pos, int32_t *slots, int32_t *offsets,
 	const int32_t *ids, int64_t rows, int64_t chunk_rows, int64_t slot_stride,
 	const struct router *how)
+/* Sets kept to 0 at the slots of each group that are not among its `capacity` slots with the
+ * largest gates, of equal gates the first ones; NaN counts as the smallest. Group g has slots[i] for i
+ * from offsets[g] on, up to offsets[g + 1] and at most max_slots; kept and gates have one element
+ * per slot. *n_dropped += the number of these slots. */
+KERNEL(void, slots_drop, struct device *d, struct mat kept, int64_t *n_dropped,
+	struct mat gates, const int32_t *slots, const int32_t *offsets, int64_t groups,
+	int64_t max_slots, int64_t capacity)
+/* dgates = 0 where kept is 0 and gates is not. All are fp32 and have one shape. */
+KERNEL(void, slots_mask, struct device *d, struct mat dgates, struct mat kept,
+	struct mat gates)
 /* x[i] = h[index[i] / divisor], for all rows of x. Both of one type, any. */
 KERNEL(void, rows_take, struct device *d, struct mat x, struct mat h,
 	const int32_t *index, int64_t divisor)

@@ -227,6 +227,8 @@ static void count_leaves(struct device *d, const struct group_leaf *leaves, int 
 #define NOTE_route_bwd_w	count_matmul(d, dz, h, dw); NOTE(route_bwd_w, .m = {dw, dz, h})
 #define NOTE_sort_slots		NOTE(sort_slots, .n = {rows, how->per_row, how->experts, \
 					rows / chunk_rows})
+#define NOTE_slots_drop		NOTE(slots_drop, .m = {kept, gates}, .n = {groups, max_slots, capacity})
+#define NOTE_slots_mask		NOTE(slots_mask, .m = {dgates, kept, gates})
 #define NOTE_rows_take		NOTE(rows_take, .m = {x, h}, .n = {divisor})
 #define NOTE_rows_put		NOTE(rows_put, .m = {h, x})
 #define NOTE_slots_combine	NOTE(slots_combine, .m = {y, x, gates, more}, .n = {k, pos != NULL})

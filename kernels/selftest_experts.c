@@ -69,6 +69,17 @@ static struct trial_pair make_ids(struct trial *t, int64_t rows, const struct ro
 	return ids;
 }
 
+/* Makes n numbers of 64 bits below 2^20. */
+static struct trial_pair make_counts(struct trial *t, int64_t n)
+{
+	struct trial_pair x = pair_ints(t, 2 * n, 0, 1 << 20);
+	int64_t *to = x.m[CPU].p;
+	for (int64_t i = 0; i < n && !t->measures; i++)
+		to[i] &= (1 << 20) - 1;
+	pair_send(t, x);
+	return x;
+}
+
 /* Sets the elements of x to small integers, so that sums have no rounding. */
 static void set_integers(struct trial *t, struct trial_pair x, int64_t end, float step)
 {
@@ -188,6 +199,39 @@ void try_sort_slots(struct trial *t)
 	struct trial_pair offsets = add_vector(t, "offsets", groups + 1);
 	BOTH(t, sort_slots, pos.m[s].p, slots.m[s].p, offsets.m[s].p, ids.m[s].p, rows,
 		chunk_rows, k + 1, &how);
+}
+
+static int64_t times(int64_t i, int64_t n)
+{
+	return i * n;
+}
+
+/* Gates are small integers, so there are equal ones. */
+void try_slots_drop(struct trial *t)
+{
+	enum { MAX_GROUPS = 16, MAX_SLOTS = 700 };
+	int64_t groups = limit_size(t->c->n[0], MAX_GROUPS);
+	int64_t n = limit_size(t->c->n[1], MAX_SLOTS),
+		capacity = min64(t->c->n[2], n / 2);
+	struct trial_pair slots = make_ints(t, groups * n, in_reverse, groups * n);
+	struct trial_pair offsets = make_ints(t, groups + 1, times, n);
+	struct trial_pair gates = pair_vector(t, groups * n, 1);
+	struct trial_pair dropped = add_result(t, "dropped", make_counts(t, 1));
+	struct trial_pair kept = add_result(t, "kept", pair_vector(t, groups * n, 1));
+	set_integers(t, gates, 50, 0.125f);
+	BOTH(t, slots_drop, kept.m[s], dropped.m[s].p, gates.m[s], slots.m[s].p,
+		offsets.m[s].p, groups, n, capacity);
+}
+
+void try_slots_mask(struct trial *t)
+{
+	int64_t rows = limit_rows(call_shape(t, 0)), cols = call_shape(t, 0).cols;
+	struct trial_pair kept = pair_random(t, sized(t, 1, rows, cols), 1);
+	struct trial_pair gates = pair_random(t, sized(t, 2, rows, cols), 1);
+	struct trial_pair dgates =
+		add_result(t, "dgates", pair_random(t, sized(t, 0, rows, cols), 1));
+	set_integers(t, kept, 2, 1);
+	BOTH(t, slots_mask, dgates.m[s], kept.m[s], gates.m[s]);
 }
 
 void try_rows_take(struct trial *t)
@@ -332,17 +376,6 @@ void try_expert_act_bwd(struct trial *t)
 }
 
 /* ---- load balance -------------------------------------------------------------------- */
-
-/* Makes n numbers of 64 bits below 2^20. */
-static struct trial_pair make_counts(struct trial *t, int64_t n)
-{
-	struct trial_pair x = pair_ints(t, 2 * n, 0, 1 << 20);
-	int64_t *to = x.m[CPU].p;
-	for (int64_t i = 0; i < n && !t->measures; i++)
-		to[i] &= (1 << 20) - 1;
-	pair_send(t, x);
-	return x;
-}
 
 void try_counts_sum(struct trial *t)
 {

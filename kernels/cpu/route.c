@@ -427,6 +427,52 @@ void K(sort_slots)(struct device *d, int32_t *pos, int32_t *slots, int32_t *offs
 	}
 }
 
+/* ---- capacity ------------------------------------------------------------------------ */
+
+/* The slot at a place of a group. */
+struct candidate {
+	float gate;
+	int32_t place;
+};
+
+/* Orders by falling gate, then by rising place. NaN comes last. */
+static int compare_candidates(const void *a, const void *b)
+{
+	const struct candidate *x = a, *y = b;
+	float g = isnan(x->gate) ? -INFINITY : x->gate;
+	float h = isnan(y->gate) ? -INFINITY : y->gate;
+	return g > h ? -1 : g < h ? 1 : (x->place > y->place) - (x->place < y->place);
+}
+
+void K(slots_drop)(struct device *d, struct mat kept, int64_t *n_dropped,
+	struct mat gates, const int32_t *slots, const int32_t *offsets, int64_t groups,
+	int64_t max_slots, int64_t capacity)
+{
+	scoped_ptr struct candidate *list = xcalloc((size_t)max_slots, sizeof(*list));
+	for (int64_t g = 0; g < groups; g++) {
+		int64_t n = offsets[g + 1] - offsets[g];
+		BUG_ON(n > max_slots);
+		if (n <= capacity)
+			continue;
+		for (int32_t i = offsets[g]; i < offsets[g + 1]; i++)
+			list[i - offsets[g]] =
+				(struct candidate){((float *)gates.p)[slots[i]], i};
+		qsort(list, (size_t)n, sizeof(*list), compare_candidates);
+		for (int64_t i = capacity; i < n; i++)
+			((float *)kept.p)[slots[list[i].place]] = 0;
+		*n_dropped += n - capacity;
+	}
+}
+
+void K(slots_mask)(struct device *d, struct mat dgates, struct mat kept, struct mat gates)
+{
+	const float *x = kept.p, *y = gates.p;
+	float *to = dgates.p;
+	for (int64_t i = 0; i < mat_size(dgates); i++)
+		if (fpclassify(x[i]) == FP_ZERO && fpclassify(y[i]) != FP_ZERO)
+			to[i] = 0;
+}
+
 /* ---- load balance -------------------------------------------------------------------- */
 
 void K(counts_sum)(struct device *d, int64_t *sums, const int32_t *counts, int64_t n_sets,

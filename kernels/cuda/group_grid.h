@@ -37,6 +37,34 @@ static inline struct group_grid matrices_grid(int64_t rows, int64_t cols, int64_
 		ceil_div(cols, GROUP_COLS), ceil_div(rows, GROUP_TILE_ROWS), n};
 }
 
+/* Returns the grid that ranks the slots of groups, `threads` slots per block. */
+static inline struct group_grid slots_grid(
+	int64_t groups, int64_t max_slots, int64_t threads)
+{
+	return (struct group_grid){groups, ceil_div(max_slots, threads), 1};
+}
+
+/* The tiles of the matmuls by warpgroups (groups_hopper.cu), which the blocks of a small grid divide. */
+enum { WIDE_TILE_ROWS = 128, WIDE_TILE_COLS = 256 };
+
+/* Returns the tiles of a result with `cols` columns and n_tiles tiles of rows. */
+static inline int64_t wide_tiles(int64_t n_tiles, int64_t cols)
+{
+	return n_tiles * ceil_div(cols, WIDE_TILE_COLS);
+}
+
+/* Returns the tiles of n leaves of at most `rows` rows. */
+static inline int64_t wide_leaf_tiles(int64_t rows, int64_t cols, int64_t n)
+{
+	return n * wide_tiles(ceil_div(rows, WIDE_TILE_ROWS), cols);
+}
+
+/* Returns true if a kernel can count the tiles. */
+static inline bool wide_tiles_fit(int64_t n)
+{
+	return n <= INT32_MAX / 2;
+}
+
 /* Returns true if a GPU can launch the grid. */
 static inline bool group_grid_fits(struct group_grid g)
 {

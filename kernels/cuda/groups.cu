@@ -189,15 +189,6 @@ void cuda_groups_bwd_x(struct device *d, struct mat dx, struct mat dy, struct ma
 
 /* ---- leaves ---------------------------------------------------------------------------- */
 
-struct leaf_args {
-	struct {
-		void *p;
-		const float *before;
-		int group, first_col, rows, type;
-	} of[LEAVES_AT_ONCE];
-};
-static_assert(sizeof(struct leaf_args) <= 3 << 10, "a launch has 4 KiB of arguments");
-
 /* dw = dy^T x of the rows of one group. */
 template <typename T>
 static __global__ void __launch_bounds__(GROUP_THREADS)
@@ -269,6 +260,8 @@ void cuda_groups_bwd_w(struct device *d, const struct group_leaf *leaves, int n_
 			int n = (int)min64(LEAVES_AT_ONCE, n_leaves - i);
 			int64_t rows;
 			struct leaf_args args = args_of_leaves(leaves + i, n, x, &rows);
+			if (cuda_leaves_hopper(d, &args, n, rows, dy, x, groups))
+				continue;
 			const dim3 grid = checked_grid(matrices_grid(rows, x.cols, n));
 			launch(d, "groups_bwd_w", grid, GROUP_THREADS, 0,
 				leaves_kernel<T>, args, left, right, groups->offsets);

@@ -6,6 +6,16 @@
 
 struct row_groups; /* experts.h */
 
+/* The gradients of blocks of weights that a launch computes. */
+struct leaf_args {
+	struct {
+		void *p;
+		const float *before;
+		int group, first_col, rows, type;
+	} of[LEAVES_AT_ONCE];
+};
+static_assert(sizeof(struct leaf_args) <= 3 << 10, "a launch has 4 KiB of arguments");
+
 /* The tiles of `rows` rows of each group; n: of the list, which is in device memory until the next
  * cuda_workspace(). */
 struct group_tiles {
@@ -26,3 +36,7 @@ void cuda_router_logits(
  * device, the types, the shapes or the addresses; none of this depends on the layout of a run. */
 bool cuda_groups_hopper(struct device *d, bool transposed, struct mat y, struct mat x,
 	struct mat w, const struct row_groups *groups);
+
+/* The same for dw = dy^T x of n leaves, of at most `rows` rows each. */
+bool cuda_leaves_hopper(struct device *d, const struct leaf_args *leaves, int n,
+	int64_t rows, struct mat dy, struct mat x, const struct row_groups *groups);

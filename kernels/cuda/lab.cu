@@ -57,7 +57,7 @@ static const struct lab_switch trials[] = {
 	{"matmul-columns", LAB_MATMUL_COLUMNS},
 	/* the softmax of bf16 logits adds tiles of 256 columns; with matmul, in the matmul */
 	{"matmul-xent", LAB_MATMUL_XENT},
-	/* matmuls of experts in bf16 for sm_90: forward, and gradients of inputs */
+	/* matmuls of experts in bf16 for sm_90 */
 	{"groups", LAB_GROUPS},
 };
 

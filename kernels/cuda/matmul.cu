@@ -2,16 +2,14 @@
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/matmul_launch.h"
 
-/* Returns a tensor map with boxes of `rows` rows and PANEL columns; the matrix is one head of
- * attention. */
-static CUtensorMap panel_map(struct device *d, struct mat m, int rows)
+/* The matrix is one head of attention. */
+CUtensorMap matmul_map(struct device *d, struct mat m, int rows)
 {
 	const struct heads all = {m.p, m.cols, m.rows, (int)m.cols, false, true};
 	return tile_map(d, all, 1, m.type, rows);
 }
 
-/* Returns true if TMA can copy the bf16 matrix. */
-static bool is_supported(struct mat m)
+bool matmul_supports(struct mat m)
 {
 	return m.type == DT_BF16 && m.cols && m.rows && m.cols % 8 == 0 &&
 	       mat_stride(m) == m.cols && (uintptr_t)m.p % 16 == 0 && !m.scale &&
@@ -31,7 +29,7 @@ static bool supports_call(const struct matmul_traits *how, const struct matmul_c
 	bool wide = how->aux == AUX_STREAM;
 	struct mat y = c->y;
 	y.type = wide && y.type == DT_F32 ? DT_BF16 : y.type; /* fp32 is fine */
-	if (!is_supported(y) || !is_supported(c->x) || !is_supported(c->w))
+	if (!matmul_supports(y) || !matmul_supports(c->x) || !matmul_supports(c->w))
 		return false;
 	if (wide != (c->y.type == DT_F32))
 		return false;
@@ -42,8 +40,7 @@ static bool supports_call(const struct matmul_traits *how, const struct matmul_c
 	return how->aux == AUX_NONE || has_shape(c->aux, c->y, c->y.type);
 }
 
-/* Returns the order of tiles. With sums, an item is two runs of `run` rows, one per warpgroup. */
-static struct matmul_order make_matmul_order(
+struct matmul_order matmul_tile_order(
 	const struct matmul_traits *how, int64_t rows, int64_t cols, int64_t run)
 {
 	enum { SECTION = 12 };
@@ -68,14 +65,14 @@ bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 	BUG_ON(!how->groups && (how->transposed ? w.rows : w.cols) != c->x.cols);
 	if (how->sums)
 		runs = cuda_column_runs(y.rows, y.cols);
-	struct matmul_order order = make_matmul_order(how, y.rows, y.cols, runs.rows);
+	struct matmul_order order = matmul_tile_order(how, y.rows, y.cols, runs.rows);
 	if (runs.rows % GROUP_ROWS || order.items > INT32_MAX / 2)
 		return false;
 	bool wide = y.type == DT_F32;
-	*to = {panel_map(d, c->x, how->sums ? (int)GROUP_ROWS : (int)TILE_M),
-		panel_map(d, w, how->transposed ? (int)PANEL : TILE_N / how->blocks),
-		wide ? CUtensorMap() : panel_map(d, y, STORE_ROWS),
-		how->aux == AUX_GELU ? panel_map(d, c->aux, STORE_ROWS) : CUtensorMap(),
+	*to = {matmul_map(d, c->x, how->sums ? (int)GROUP_ROWS : (int)TILE_M),
+		matmul_map(d, w, how->transposed ? (int)PANEL : TILE_N / how->blocks),
+		wide ? CUtensorMap() : matmul_map(d, y, STORE_ROWS),
+		how->aux == AUX_GELU ? matmul_map(d, c->aux, STORE_ROWS) : CUtensorMap(),
 		(int)y.rows, (int)y.cols, (int)ceil_div(c->x.cols, PANEL), NULL, 0,
 		c->bias.type == DT_F32, c->bias.p, y.p, c->aux.p, NULL, c->tiles,
 		(int)min64(c->real, y.cols), order};

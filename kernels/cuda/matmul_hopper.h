@@ -72,39 +72,46 @@ template <typename S> static __device__ inline void stage_done(uint64_t *free)
 	}
 }
 
-/* Enqueues c += the matmul of a stage, or c = for the first. */
+/* Enqueues c += the matmul of a stage, or c = the matmul unless `add`. */
 template <typename S, typename E>
 static __device__ inline void add_stage(float (&c)[TILE_N / 8][4],
 	const struct matmul_buffers<S> &s, int place, int w, bool add)
 {
 	constexpr int GROUP = 16 * PANEL * 2; /* bytes of 16 rows of a panel */
 	const __nv_bfloat16 *stage = s.w + place * TILE_N * PANEL;
-	uint64_t a = columns_of(s.x + (place * TILE_M + w * GROUP_ROWS) * PANEL);
+	const __nv_bfloat16 *mine = s.x + (place * TILE_M + w * GROUP_ROWS) * PANEL;
+	uint64_t a = E::LEAVES ? rows_of(mine, 0) : columns_of(mine);
 	uint64_t b =
 		E::TRANSPOSED ? rows_of(stage, PANEL * PANEL * 2) : columns_of(stage);
 	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < PANEL / 16; k++)
-		wgmma<E::TRANSPOSED>(c, columns_further(a, 0, k),
-			E::TRANSPOSED ? further(b, k * GROUP) : columns_further(b, 0, k),
-			add || k > 0, __nv_bfloat16());
+		if constexpr (E::LEAVES)
+			wgmma_of_rows(c, further(a, k * GROUP), further(b, k * GROUP),
+				add || k > 0);
+		else
+			wgmma<E::TRANSPOSED>(c, columns_further(a, 0, k),
+				E::TRANSPOSED ? further(b, k * GROUP)
+					      : columns_further(b, 0, k),
+				add || k > 0, __nv_bfloat16());
 	wgmma_commit();
 }
 
-/* Sets c to warpgroup w's rows of a tile, from use `first` of the ring on; frees the stages. */
+/* Sets c, or adds to it with `add`, warpgroup w's rows of a tile, whose stages are `steps` uses of
+ * the ring from `first` on; frees the stages. */
 template <typename S, typename E>
 static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
-	const struct matmul_args &x, const struct matmul_buffers<S> &s, int first, int w)
+	const struct matmul_buffers<S> &s, int first, int steps, int w, bool add = false)
 {
-	bool lag = S::LAG && x.steps >= S::STAGES;
+	bool lag = S::LAG && steps >= S::STAGES;
 	if (lag && w == 1)
 		turn_wait(LAG_TURN, CONSUMERS * WARPGROUP);
 	wgmma_hold(c);
-	for (int k = 0; k < x.steps; k++) {
+	for (int k = 0; k < steps; k++) {
 		struct ring_use t = ring_use_at<S::STAGES>(first + k);
 		if (S::OVER) {
 			barrier_wait_meanwhile(&s.rest->full[t.place], t.parity);
-			add_stage<S, E>(c, s, t.place, w, k > 0);
+			add_stage<S, E>(c, s, t.place, w, add || k > 0);
 			wgmma_wait<1>();
 			if (k > 0)
 				stage_done<S>(&s.rest->free[ring_use_at<S::STAGES>(
@@ -112,7 +119,7 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 								    .place]);
 		} else {
 			barrier_wait(&s.rest->full[t.place], t.parity);
-			add_stage<S, E>(c, s, t.place, w, k > 0);
+			add_stage<S, E>(c, s, t.place, w, add || k > 0);
 			wgmma_wait<0>();
 			wgmma_hold(c);
 			stage_done<S>(&s.rest->free[t.place]);
@@ -124,7 +131,7 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 		wgmma_wait<0>();
 		wgmma_hold(c);
 		stage_done<S>(
-			&s.rest->free[ring_use_at<S::STAGES>(first + x.steps - 1).place]);
+			&s.rest->free[ring_use_at<S::STAGES>(first + steps - 1).place]);
 	}
 }
 
@@ -139,7 +146,7 @@ static __device__ inline void matmul_consume(
 	struct matmul_epilogue<S, E> out(x, s, w, warp);
 	for_each_tile<S, E>(x, [&](struct matmul_place at) {
 		out.begin(at);
-		multiply_tile<S, E>(c, x, s, first, w);
+		multiply_tile<S, E>(c, s, first, x.steps, w);
 		first += x.steps;
 		out.finish(c, at);
 	});

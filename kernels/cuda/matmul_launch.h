@@ -18,6 +18,14 @@ static constexpr struct matmul_traits traits_of = {
 bool matmul_prepare(struct device *d, const struct matmul_traits *how,
 	const struct matmul_call *c, struct matmul_args *to);
 
+/* Returns a tensor map with boxes of `rows` rows and PANEL columns. */
+CUtensorMap matmul_map(struct device *d, struct mat m, int rows);
+/* Returns true if TMA can copy the bf16 matrix. */
+bool matmul_supports(struct mat m);
+/* Returns the order of tiles. With sums, an item is two runs of `run` rows, one per warpgroup. */
+struct matmul_order matmul_tile_order(
+	const struct matmul_traits *how, int64_t rows, int64_t cols, int64_t run);
+
 /* Launches the matmul in clusters of two blocks, and records it for error messages and profiles.
  * Ends the program if the launch fails. */
 template <typename S, typename E>
@@ -46,13 +54,20 @@ static void launch_pairs(struct device *d, const char *name, dim3 grid, int shar
 	cuda_after_launch(d, name);
 }
 
-/* Launches the matmul with one block per multiprocessor, or fewer for few tiles. */
-template <typename S, typename E>
-static void launch_matmul(struct device *d, const char *name, const struct matmul_args &x)
+/* Returns the bytes of shared memory of a block. */
+template <typename S> static constexpr int matmul_shared_bytes()
 {
 	enum { PAD = PANEL_ALIGN - 128 }; /* SHARED() is at a multiple of 128 */
 	constexpr int BYTES = PAD + S::TILES + (int)sizeof(struct matmul_rest<S::STAGES>);
 	static_assert(BYTES <= 227 << 10, "shared memory of sm_90");
+	return BYTES;
+}
+
+/* Launches the matmul with one block per multiprocessor, or fewer for few tiles. */
+template <typename S, typename E>
+static void launch_matmul(struct device *d, const char *name, const struct matmul_args &x)
+{
+	constexpr int BYTES = matmul_shared_bytes<S>();
 	int64_t blocks =
 		min64(x.order.items, cuda_of(d)->multiprocessors / S::BLOCKS) * S::BLOCKS;
 	if constexpr (S::PAIR)

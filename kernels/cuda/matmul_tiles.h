@@ -133,6 +133,7 @@ struct epilogue_of {
 	static constexpr bool STATS = STATS_; /* softmax statistics of the result */
 	static constexpr bool BIAS = !TRANSPOSED && !STATS;
 	static constexpr bool GROUPS = false; /* a block of w for each group of rows */
+	static constexpr bool LEAVES = false; /* x^T w, not x w: see groups_hopper.cu */
 };
 
 template <enum matmul_kind KIND> struct epilogue_row;

@@ -471,6 +471,66 @@ void cuda_sort_slots(struct device *d, int32_t *pos, int32_t *slots, int32_t *of
 		args);
 }
 
+/* ---- capacity -------------------------------------------------------------------------- */
+
+/* The keys of a group, DROP_THREADS at a time, and one thread per slot, which counts the slots before
+ * its own. A block per DROP_THREADS slots that a group may have. */
+enum { DROP_THREADS = 256 };
+
+static __global__ void __launch_bounds__(DROP_THREADS)
+	slots_drop_kernel(float *kept, int64_t *n_dropped, const float *gates,
+		const int32_t *slots, const int32_t *offsets, int64_t capacity)
+{
+	__shared__ int keys[DROP_THREADS];
+	const int first = offsets[blockIdx.x], n = offsets[blockIdx.x + 1] - first;
+	const int me = (int)threadIdx.x, mine = (int)blockIdx.y * DROP_THREADS + me;
+	if (n <= capacity || (int)blockIdx.y * DROP_THREADS >= n)
+		return;
+	const int slot = slots[first + min(mine, n - 1)], key = score_key(gates[slot]);
+	int64_t before = 0;
+	for (int at = 0; at < n; at += DROP_THREADS) {
+		__syncthreads(); /* the last keys are read */
+		keys[me] = at + me < n ? score_key(gates[slots[first + at + me]])
+				       : (int)KEY_CHOSEN;
+		__syncthreads();
+		for (int i = 0; i < min(DROP_THREADS, n - at); i++)
+			before += keys[i] > key || (keys[i] == key && at + i < mine);
+	}
+	if (mine < n && before >= capacity)
+		kept[slot] = 0;
+	if (mine == 0)
+		atomicAdd((unsigned long long *)n_dropped,
+			(unsigned long long)(n - capacity));
+}
+
+void cuda_slots_drop(struct device *d, struct mat kept, int64_t *n_dropped,
+	struct mat gates, const int32_t *slots, const int32_t *offsets, int64_t groups,
+	int64_t max_slots, int64_t capacity)
+{
+	const struct group_grid grid = slots_grid(groups, max_slots, DROP_THREADS);
+	BUG_ON(!group_grid_fits(grid));
+	launch(d, "slots_drop", dim3((unsigned)grid.x, (unsigned)grid.y), DROP_THREADS, 0,
+		slots_drop_kernel, (float *)kept.p, n_dropped, (const float *)gates.p,
+		slots, offsets, capacity);
+}
+
+static __global__ void __launch_bounds__(THREADS)
+	slots_mask_kernel(float *dgates, const float *kept, const float *gates, int64_t n)
+{
+	int64_t i = thread_number();
+	if (i < n && kept[i] == 0 && gates[i] != 0)
+		dgates[i] = 0;
+}
+
+void cuda_slots_mask(
+	struct device *d, struct mat dgates, struct mat kept, struct mat gates)
+{
+	int64_t n = mat_size(dgates);
+	launch(d, "slots_mask", grid_of(ceil_div(n, THREADS)), THREADS, 0,
+		slots_mask_kernel, (float *)dgates.p, (const float *)kept.p,
+		(const float *)gates.p, n);
+}
+
 /* ---- load balance ---------------------------------------------------------------------- */
 
 static __global__ void __launch_bounds__(THREADS) counts_sum_kernel(int64_t *sums,

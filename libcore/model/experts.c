@@ -447,7 +447,7 @@ static void router_backward(struct pass *p, const struct sublayer_run *sub, int 
 	}
 	slice_sum_end(&sum);
 	if (has_capacity(p))
-		router_mask_dropped(p, dgates, mat_rows(m[KEPT_GATES], first, rows),
+		p->d->k->slots_mask(p->d, dgates, mat_rows(m[KEPT_GATES], first, rows),
 			mat_rows(m[GATES], first, rows));
 	const struct router_losses *losses =
 		router_losses(p, sub->layer, m[FRACTIONS], &added);

@@ -6,7 +6,6 @@
 #include "model/router.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "comm/collective.h"
 
@@ -192,21 +191,6 @@ void router_add_losses(struct pass *p, const struct router_losses *losses)
 
 /* ---- the capacity ------------------------------------------------------------------ */
 
-/* A slot of an expert. */
-struct candidate {
-	float gate;
-	int32_t slot;
-};
-
-/* Orders by falling gate, then by rising row. NaN comes last. */
-static int compare_candidates(const void *a, const void *b)
-{
-	const struct candidate *x = a, *y = b;
-	float g = isnan(x->gate) ? -INFINITY : x->gate;
-	float h = isnan(y->gate) ? -INFINITY : y->gate;
-	return g > h ? -1 : g < h ? 1 : (x->slot > y->slot) - (x->slot < y->slot);
-}
-
 int64_t router_capacity(const struct model_config *c, int64_t rows)
 {
 	return (int64_t)ceil(c->expert_capacity * (double)(rows * c->experts_per_token) /
@@ -217,38 +201,11 @@ void router_drop(struct pass *p, struct mat kept, struct mat gates, const int32_
 	const int32_t *offsets)
 {
 	const struct model_config *c = &p->m->c;
-	int64_t capacity = router_capacity(c, p->rows), n_dropped = 0;
-	size_t mark = arena_mark(p->d->scratch);
-	struct candidate *list =
-		arena_alloc(p->d->scratch, (size_t)p->rows * sizeof(*list));
-	bool drops = router_counts(p) && !p->experts.c->planned;
 	p->d->k->copy(p->d, kept, gates);
-	for (int64_t g = 0; drops && g < c->experts * p->cp.local; g++) {
-		int64_t n = offsets[g + 1] - offsets[g];
-		if (n <= capacity)
-			continue;
-		for (int64_t i = 0; i < n; i++) {
-			int32_t slot = slots[offsets[g] + i];
-			list[i] = (struct candidate){((float *)gates.p)[slot], slot};
-		}
-		qsort(list, (size_t)n, sizeof(*list), compare_candidates);
-		for (int64_t i = capacity; i < n; i++)
-			((float *)kept.p)[list[i].slot] = 0;
-		n_dropped += n - capacity;
-	}
-	if (drops)
-		p->router.slots[c->layers * c->experts] += n_dropped;
-	arena_reset(p->d->scratch, mark);
-}
-
-void router_mask_dropped(
-	const struct pass *p, struct mat dgates, struct mat kept, struct mat gates)
-{
-	const float *x = kept.p, *y = gates.p;
-	float *d = dgates.p;
-	for (int64_t i = 0; !p->experts.c->planned && i < mat_size(dgates); i++)
-		if (fpclassify(x[i]) == FP_ZERO && fpclassify(y[i]) != FP_ZERO)
-			d[i] = 0;
+	if (router_counts(p))
+		p->d->k->slots_drop(p->d, kept, &p->router.slots[c->layers * c->experts],
+			gates, slots, offsets, c->experts * p->cp.local, p->rows,
+			router_capacity(c, p->rows));
 }
 
 /* ---- state: biases and the load ------------------------------------------------------ */

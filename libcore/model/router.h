@@ -15,12 +15,9 @@ static inline int64_t router_counters(const struct model_config *c)
 /* Returns the number of slots that an expert keeps of a chunk with this many rows. */
 int64_t router_capacity(const struct model_config *c, int64_t rows);
 /* Sets `kept` to gates [row][column], with 0 for the slots beyond an expert's capacity in a chunk,
- * and counts these. Evaluations drop nothing. slots, offsets: see sort_slots(). CPUs only. */
+ * and counts these. Evaluations drop nothing. slots, offsets: see sort_slots(). */
 void router_drop(struct pass *p, struct mat kept, struct mat gates, const int32_t *slots,
 	const int32_t *offsets);
-/* Sets the gradients of dropped slots' gates to 0. All have the same rows. */
-void router_mask_dropped(
-	const struct pass *p, struct mat dgates, struct mat kept, struct mat gates);
 
 /* Allocates p->router from `run`. */
 void router_open(struct pass *p, struct arena *run);

@@ -109,7 +109,7 @@ sample_of() { # FILE: what follows its announcement
 	same_on 2 --cp 2
 	same_on 2 --fsdp 2 --zero 3
 	SMALL+=(--dtype bf16 --virtual "tp=1,cp=1" --router sigmoid --router-groups 3 --router-top-groups 2)
-	SMALL+=(--router-bias 0.01 --balance-over sequence -b 8)
+	SMALL+=(--router-bias 0.01 --balance-over sequence -b 8 --expert-capacity 0.75)
 	on_gpu 1 --overwrite -o one >/dev/null
 	same_on 1 --cuda-graph
 	same_on 2 --pp 2

@@ -322,7 +322,6 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	# the other ranks wait for the end: with four ranks in two groups, too
 	code_of 1 tiny_on 4 "${LAYOUT[@]}" "${experts[@]}" --dp 4 --ep 2 --expert-room 1 -o run
 	grep -q 'the experts of a rank got' <<<"$output"
-	reports 64 '--expert-capacity is supported on CPUs only' pt-train "${TINY[@]}" "${experts[@]}" --expert-capacity 1 --device cuda
 }
 
 @test "the plan names what makes sums of gradients and their buckets smaller" {

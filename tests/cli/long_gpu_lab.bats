@@ -89,16 +89,19 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 
 @test "the part of experts has its rows" {
 	lab 31
-	for model in qwen3-moe mixtral-moe dots-moe; do
+	for model in {qwen3-moe,mixtral-moe,dots-moe+--expert-capacity=1}; do
 		[ "$(awk -F '\t' -v how=$model '$1 == "self-test" && $2 == how { print $4 }' out/rows.tsv)" = PASS ]
 	done
-	for how in fp32 bf16; do
+	for how in fp32+--expert-capacity=1 bf16; do
 		[ "$(awk -F '\t' -v how=$how '$1 == "experts-run" && $2 == how && $3 == "result" { print $4 }' out/rows.tsv)" = PASS ]
 	done
 	[ "$(measured 'groups_bwd_w, 64 rows 4x64x64' exact 'of cuBLASLt')" -eq 1 ]
 	[ "$(measured 'no matmuls toy' exact 'of a layer')" -eq 1 ]
 	[ "$(measured qwen3-moe exact 'part of the experts, no matmuls')" -eq 1 ]
 	[ "$(measured qwen3-moe exact+PT_LAB_ON=groups tokens/s)" -eq 1 ]
+	[ "$(measured 'groups_bwd_w, 64 rows 4x64x64' exact+PT_LAB_ON=groups 'of cuBLASLt')" -eq 1 ]
+	[ "$(measured 'slots_drop 64 rows, toy' exact us)" -eq 1 ]
+	[ "$(measured qwen3-moe exact+--expert-capacity=1 tokens/s)" -eq 1 ]
 	[ "$(awk -F '\t' '$1 ~ /^G[.][01]/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 2 ]
 	first_screen '^RED: nothing$'
 }

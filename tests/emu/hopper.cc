@@ -39,8 +39,8 @@ struct load {
 };
 
 /* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
- * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
- * publish_stores(), which is checked for copies from shared memory alone. */
+ * BROUGHT. Threads store operands of matmuls by clear_piece() only: matmuls see these zeros after
+ * the thread's publish_stores(). */
 enum { BROUGHT = 1 << 16 };
 
 /* The state of each block that runs. */
@@ -60,6 +60,9 @@ struct state {
 	struct load loads[MAX_LOADS];
 	int n_loads;
 	uint32_t brought[MAX_ADDRESS / 2];
+	/* 1 + the thread that cleared 16 bytes, until it publishes its stores; how many it has. */
+	uint16_t cleared[MAX_ADDRESS / 16];
+	int n_cleared[MAX_THREADS];
 };
 
 static struct state states[EMU_MAX_ALIVE], *h = states;
@@ -418,6 +421,31 @@ bool emu_hopper_idle(void)
 	return true;
 }
 
+void emu_clear_piece(void *to)
+{
+	uint32_t address = emu_address(to);
+	emu_needs_hopper("clear_piece");
+	if (address % 16)
+		emu_stop("clear_piece: %#x is not on 16 bytes", address);
+	memset(to, 0, 16);
+	memset(&h->brought[address / 2], 0, 8 * sizeof(*h->brought));
+	h->n_cleared[emu_thread()] += !h->cleared[address / 16];
+	h->cleared[address / 16] = (uint16_t)(1 + emu_thread());
+}
+
+void emu_publish_pieces(void)
+{
+	int me = emu_thread();
+	for (int i = 0; h->n_cleared[me] && i < MAX_ADDRESS / 16; i++) {
+		if (h->cleared[i] != 1 + me)
+			continue;
+		for (int j = 0; j < 8; j++)
+			h->brought[8 * i + j] = BROUGHT;
+		h->cleared[i] = 0;
+		h->n_cleared[me]--;
+	}
+}
+
 /* ---- waits for barriers ------------------------------------------------------------------ */
 
 /* A thread must wait for each phase in order, from 0 or from the complete one before it. (A
@@ -461,6 +489,8 @@ static void begin(void)
 	memset(h->waits, 0, (size_t)h->n_threads * sizeof(*h->waits));
 	memset(h->came, 0, (size_t)h->n_threads * sizeof(*h->came));
 	memset(h->brought, 0, sizeof(h->brought));
+	memset(h->cleared, 0, sizeof(h->cleared));
+	memset(h->n_cleared, 0, sizeof(h->n_cleared));
 	emu_stores_begin(h->n_threads);
 	arch = emu_arch();
 	h->n_barriers = 0;

@@ -38,6 +38,7 @@ void emu_publish_stores(void)
 {
 	emu_needs_hopper("publish_stores");
 	h->tells[emu_thread()]++;
+	emu_publish_pieces();
 }
 
 void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])

@@ -47,6 +47,9 @@ static inline char *box_row(const struct map *m, const int from[4], int i)
 	return p;
 }
 
+/* Of the thread: what it cleared becomes visible to matmuls. */
+EMU_INSIDE void emu_publish_pieces(void);
+
 /* Of a block. */
 EMU_INSIDE void emu_stores_use(int block);
 EMU_INSIDE void emu_stores_begin(int n_threads);

@@ -128,7 +128,7 @@ static void product_read(struct product *p, uint16_t *a, uint16_t *b, bool first
 {
 	operand_read(b, p->p.b, p->p.n, p->p.transposed, first);
 	if (!p->p.registers)
-		operand_read(a, p->p.a, 64, false, first);
+		operand_read(a, p->p.a, 64, p->p.a_transposed, first);
 }
 
 /* The element of register i of a thread in 64 x n sums: 16 rows a warp, laid out as by
@@ -169,8 +169,9 @@ static struct sums *sums_of(struct warpgroup *g, int lane, const struct emu_wgmm
 static bool same_product(const struct emu_wgmma *a, const struct emu_wgmma *b)
 {
 	return a->a == b->a && a->b == b->b && a->n == b->n && a->line == b->line &&
-	       a->transposed == b->transposed && a->add == b->add &&
-	       !a->registers == !b->registers && !strcmp(a->file, b->file);
+	       a->transposed == b->transposed && a->a_transposed == b->a_transposed &&
+	       a->add == b->add && !a->registers == !b->registers &&
+	       !strcmp(a->file, b->file);
 }
 
 void emu_wgmma_fence(void)

@@ -242,6 +242,7 @@ static void add_experts(struct kernel_calls *to, int64_t rows, int64_t cols, enu
 	const struct mat slots = shape(K * rows, cols, type), wide = shape(rows, 2 * cols, type);
 	const struct mat w = shape(EXPERTS * 40, cols, type), y = shape(rows, 40, type);
 	const struct mat gates = shape(rows, K, DT_F32), more_gates = shape(rows, K + 1, DT_F32);
+	const struct mat slot_gates = shape(K * rows, 1, DT_F32);
 	const struct mat dz = shape(rows, EXPERTS, DT_F32), bias = shape(1, EXPERTS, DT_F32);
 	for (int how = 0; how < 16; how++) {
 		const bool shared = how & 4, grouped = how & 8;
@@ -259,6 +260,9 @@ static void add_experts(struct kernel_calls *to, int64_t rows, int64_t cols, enu
 		{KERNEL_route_bwd_w, .m = {wr, dz, h}},
 		{KERNEL_sort_slots, .n = {rows, K, EXPERTS, CHUNKS}},
 		{KERNEL_sort_slots, .n = {rows, 1, 1, 1}},
+		{KERNEL_slots_drop, .m = {slot_gates, slot_gates}, .n = {EXPERTS * CHUNKS, rows, rows / EXPERTS}},
+		{KERNEL_slots_drop, .m = {slot_gates, slot_gates}, .n = {1, 700, 300}},
+		{KERNEL_slots_mask, .m = {more_gates, more_gates, more_gates}},
 		{KERNEL_rows_take, .m = {slots, h}, .n = {K}},
 		{KERNEL_rows_put, .m = {slots, slots}},
 		{KERNEL_slots_combine, .m = {h, slots, gates, h}, .n = {K, true}},

@@ -183,7 +183,7 @@ TEST(capacity)
 	router_drop(p, k, g, slots, offsets);
 	for (int64_t i = 0; i < n; i++)
 		slopes[i] = 1;
-	router_mask_dropped(p, d, k, g);
+	p->d->k->slots_mask(p->d, d, k, g);
 	for (int64_t i = 0; i < n; i++) {
 		bool beyond = is_beyond(p, ids, gates, i, capacity);
 		n_dropped += beyond;

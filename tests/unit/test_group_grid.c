@@ -37,6 +37,23 @@ static void check_matmul(int64_t rows, int64_t experts, int64_t out, int64_t in)
 	assert_true(groups_grid(out, n_tiles).x * GROUP_COLS >= out);
 }
 
+/* The same by warpgroups. TMA counts rows and columns in 32 bits. */
+static void check_wide_matmul(int64_t rows, int64_t experts, int64_t out, int64_t in)
+{
+	int64_t n_tiles = group_max_tiles(rows, experts, WIDE_TILE_ROWS);
+	assert_true(wide_tiles_fit(wide_tiles(n_tiles, out)));
+	assert_true(wide_tiles_fit(wide_tiles(n_tiles, in)));
+	assert_true(wide_tiles_fit(wide_leaf_tiles(out, in, LEAVES_AT_ONCE)));
+	assert_true(rows + WIDE_TILE_ROWS <= INT32_MAX / 2);
+	assert_true(experts * out + WIDE_TILE_COLS <= INT32_MAX / 2);
+	assert_true(n_tiles * (int64_t)sizeof(struct group_tile) <= WORKSPACE);
+	assert_true(out % 64 == 0 && in % 64 == 0); /* else other kernels compute it */
+	/* elements of a leaf, and bytes of a row of operands */
+	assert_true(wide_leaf_tiles(out, in, 1) * WIDE_TILE_ROWS * WIDE_TILE_COLS >=
+		    out * in);
+	assert_true(max64(out, in) * 2 < (int64_t)1 << 40);
+}
+
 TEST(real_sizes)
 {
 	int64_t largest = 0;
@@ -45,9 +62,12 @@ TEST(real_sizes)
 		int64_t d = models[i].dim, n = models[i].experts;
 		check_matmul(rows, n, 2 * f, d);
 		check_matmul(rows, n, d, f);
+		check_wide_matmul(rows, n, 2 * f, d);
+		check_wide_matmul(rows, n, d, f);
 		assert_true(group_grid_fits(matrices_grid(TOKENS, n, 1))); /* logits */
 		assert_true(group_grid_fits(matrices_grid(TOKENS, d, 1))); /* their dx */
 		assert_true(group_grid_fits(matrices_grid(n, d, 1)));	   /* their dw */
+		assert_true(group_grid_fits(slots_grid(n, TOKENS, 256)));
 		largest = max64(largest, n * 2 * f * d);
 	}
 	assert_true(largest > INT32_MAX); /* elements, and all the more bytes */
@@ -78,6 +98,10 @@ TEST(tiles)
 TEST(limits)
 {
 	assert_true(group_grid_fits(groups_grid(1, UINT16_MAX)));
+	assert_true(wide_tiles_fit(INT32_MAX / 2));
+	assert_false(wide_tiles_fit(INT32_MAX / 2 + 1));
+	assert_true(group_grid_fits(slots_grid(INT32_MAX, 256 * UINT16_MAX, 256)));
+	assert_false(group_grid_fits(slots_grid(1, 256 * UINT16_MAX + 1, 256)));
 	assert_false(group_grid_fits(groups_grid(1, UINT16_MAX + 1)));
 	assert_false(group_grid_fits(
 		matrices_grid((int64_t)GROUP_TILE_ROWS * UINT16_MAX + 1, 1, 1)));

@@ -233,6 +233,68 @@ static void check_same_groups(
 	check_same("groups_bwd_x, by wgmma", dx[0], dx[1]);
 }
 
+/* Compares the leaves of two devices, bit for bit: of a part of dy's columns and of all of them, in both
+ * types, some of them continued. Rows behind the last group are NaN. */
+static void check_same_leaves(
+	struct device *const both[2], const struct row_groups *g, int64_t in, int64_t out)
+{
+	enum { MORE = 5 };
+	int64_t rows = end_of(g) + MORE, part = out / 2 - 3, n = 2 * g->n;
+	struct mat x = seeded(rows, in, 1), dy = seeded(rows, out, 2);
+	struct group_leaf *leaves[2];
+	for (int64_t i = 0; i < MORE * in; i++)
+		((float *)x.p)[(rows - MORE) * in + i] = NAN;
+	for (int64_t i = 0; i < MORE * out; i++)
+		((float *)dy.p)[(rows - MORE) * out + i] = NAN;
+	x = stored(x, DT_BF16);
+	dy = stored(dy, DT_BF16);
+	for (int i = 0; i < 2; i++) {
+		leaves[i] = xcalloc((size_t)n, sizeof(*leaves[i]));
+		for (int64_t j = 0; j < n; j++) {
+			int64_t width = j % 2 ? part : out;
+			struct mat dw =
+				j % 3 == 1 ? seeded(width, in, 3) : mat_blank(width, in);
+			leaves[i][j] = (struct group_leaf){.dw = dw,
+				.group = j / 2,
+				.first_col = j % 2 ? out - part : 0};
+			if (j % 3 == 1)
+				leaves[i][j].before =
+					j % 2 ? dw.p : seeded(width, in, 4).p;
+			if (j % 3 == 2)
+				leaves[i][j].dw = stored(dw, DT_BF16);
+		}
+		both[i]->k->groups_bwd_w(both[i], leaves[i], (int)n, dy, x, g);
+		device_wait(both[i]);
+	}
+	for (int64_t j = 0; j < n; j++)
+		check_same("groups_bwd_w, by wgmma", leaves[0][j].dw, leaves[1][j].dw);
+	free(leaves[0]);
+	free(leaves[1]);
+}
+
+/* Infinity and NaN in a group's rows do not reach the next group's leaf. */
+static void check_leaf_alone(struct device *d)
+{
+	enum { ROWS = 200, FIRST = 70, IN = 64, OUT = 136 };
+	static const int64_t sizes[] = {FIRST, ROWS - FIRST};
+	struct row_groups g = make_groups(sizes, 2, 1);
+	struct mat x = seeded(ROWS, IN, 1), dy = seeded(ROWS, OUT, 2);
+	for (int64_t i = FIRST * IN; i < ROWS * IN; i++)
+		((float *)x.p)[i] = i % 2 ? INFINITY : NAN;
+	for (int64_t i = FIRST * OUT; i < ROWS * OUT; i++)
+		((float *)dy.p)[i] = i % 2 ? NAN : -INFINITY;
+	x = stored(x, DT_BF16);
+	dy = stored(dy, DT_BF16);
+	struct mat alone = mat_blank(OUT, IN), beside = mat_blank(OUT, IN);
+	d->k->groups_bwd_w(d, &(struct group_leaf){.dw = beside}, 1, dy, x, &g);
+	d->k->groups_bwd_w(d, &(struct group_leaf){.dw = alone}, 1,
+		mat_rows(dy, 0, FIRST), mat_rows(x, 0, FIRST), &g);
+	device_wait(d);
+	check_same("groups_bwd_w, beside NaN", alone, beside);
+	for (int64_t i = 0; i < OUT * IN; i++)
+		assert_true(isfinite(((float *)beside.p)[i]));
+}
+
 /* The matmuls of sm_90 by warpgroups: parts of tiles, several tiles of rows and of columns, more tiles than
  * multiprocessors, groups without rows, and shapes that they leave to the other kernels. */
 DEVICE_TEST(by_warpgroups)
@@ -249,34 +311,40 @@ DEVICE_TEST(by_warpgroups)
 		check_forward(&other, &g, 520, 64, DT_BF16, DT_BF16);
 		check_forward(&other, &g, 40, 26, DT_BF16, DT_BF16);
 		check_forward(&other, &g, 40, 64, DT_F16, DT_F16);
+		check_leaves(&other, &g, 72, 136, DT_BF16);
+		check_leaves(&other, &g, 40, 26, DT_BF16);
+		check_leaf_alone(&other);
 		if (!emulated)
 			continue;
 		check_same_groups(both, &g, 72, 320);
 		check_same_groups(both, &g, 520, 64);
 		check_same_groups(both, &g, 264, 72);
+		check_same_leaves(both, &g, 72, 320);
+		check_same_leaves(both, &g, 520, 64);
+		check_same_leaves(both, &g, 264, 144);
 	}
 	device_close(&other);
 }
 
 /* A leaf in pieces has the bits of a leaf at once; so has a leaf whose rows lie elsewhere. */
-DEVICE_TEST(leaves_in_pieces)
+static void check_pieces(struct device *d, int64_t out)
 {
-	enum { IN = 40, OUT = 37, ROWS = 4 * GROUP_CUT + 50, FIRST = 5 };
+	enum { IN = 40, ROWS = 4 * GROUP_CUT + 50, FIRST = 5 };
 	static const int64_t whole[] = {ROWS},
 			     cut[][4] = {{GROUP_CUT, 1, ROWS},
 				     {3 * GROUP_CUT, GROUP_CUT, 50},
 				     {2 * GROUP_CUT, 2 * GROUP_CUT, 50}};
 	for (enum dtype type = DT_F32; type <= DT_F16; type++) {
 		struct mat x = stored(seeded(ROWS, IN, 1), type);
-		struct mat dy = stored(seeded(ROWS, OUT, 2), type);
-		struct mat want = mat_blank(OUT, IN);
+		struct mat dy = stored(seeded(ROWS, out, 2), type);
+		struct mat want = mat_blank(out, IN);
 		struct row_groups all = make_groups(whole, 1, 1);
 		d->k->groups_bwd_w(
 			d, &(struct group_leaf){want, NULL, 0, 0}, 1, dy, x, &all);
 		for (size_t c = 1; c < ARRAY_LEN(cut); c++) {
 			struct row_groups g = make_groups(cut[c], 3, 3);
-			struct mat sums = mat_blank(OUT, IN);
-			struct mat last = stored(mat_blank(OUT, IN), type);
+			struct mat sums = mat_blank(out, IN);
+			struct mat last = stored(mat_blank(out, IN), type);
 			struct group_leaf l = {sums, NULL, 0, 0};
 			for (l.group = 0; l.group < 2; l.group++) {
 				d->k->groups_bwd_w(d, &l, 1, dy, x, &g);
@@ -292,7 +360,7 @@ DEVICE_TEST(leaves_in_pieces)
 		}
 		const int64_t moved[] = {FIRST, ROWS - FIRST};
 		struct row_groups g = make_groups(moved, 2, 1);
-		struct mat part = mat_blank(OUT, IN), again = mat_blank(OUT, IN);
+		struct mat part = mat_blank(out, IN), again = mat_blank(out, IN);
 		const int64_t rest[] = {ROWS - FIRST};
 		struct row_groups own = make_groups(rest, 1, 1);
 		d->k->groups_bwd_w(
@@ -302,6 +370,17 @@ DEVICE_TEST(leaves_in_pieces)
 			mat_rows(x, FIRST, ROWS - FIRST), &own);
 		check_same("groups_bwd_w, elsewhere", part, again);
 	}
+}
+
+DEVICE_TEST(leaves_in_pieces)
+{
+	struct device other;
+	check_pieces(d, 37);
+	if (!d->discrete)
+		return;
+	open_wgmma(d, &other);
+	check_pieces(&other, 40);
+	device_close(&other);
 }
 
 /* A call with no rows, and leaves of no rows that continue. */

@@ -365,6 +365,69 @@ DEVICE_TEST(order_of_slots)
 	}
 }
 
+/* ---- capacity ------------------------------------------------------------------------ */
+
+/* The gate in float64, NaN as the smallest. */
+static double rank_of(float gate)
+{
+	return isnan(gate) ? -INFINITY : (double)gate;
+}
+
+/* Random groups, some of them empty, whose gates have ties, zeros of both signs and NaN: each slot against
+ * a count of the slots before it. */
+static void check_drop(struct device *d, int64_t groups, int64_t most, int64_t capacity)
+{
+	int32_t *offsets = ints(groups + 1);
+	for (int64_t g = 0; g < groups; g++)
+		offsets[g + 1] = offsets[g] + (int32_t)(g ? pick(0, most) : most);
+	int64_t n = offsets[groups], cols = 3, rows = ceil_div(n, cols), n_dropped = 0;
+	struct mat gates = mat_blank(rows, cols), kept = mat_blank(rows, cols);
+	struct mat slopes = seeded(rows, cols, 5), was = seeded(rows, cols, 5);
+	float *gate = gates.p, *keeps = kept.p;
+	int32_t *slots = ints(n);
+	const int64_t start = 5;
+	int64_t *dropped = there(&start, sizeof(start));
+	for (int64_t i = 0; i < rows * cols; i++) {
+		gate[i] = (float)pick(-20, 20) / 8;
+		if (i % 17 == 3)
+			gate[i] = i % 2 ? NAN : i % 4 ? -INFINITY : -0.0f;
+	}
+	for (int64_t i = 0; i < n; i++)
+		slots[i] = (int32_t)(n - 1 - i);
+	d->k->copy(d, kept, gates);
+	d->k->slots_drop(d, kept, dropped, gates, slots, offsets, groups, most, capacity);
+	d->k->slots_mask(d, slopes, kept, gates);
+	device_wait(d);
+	for (int64_t g = 0; g < groups; g++)
+		for (int64_t i = offsets[g]; i < offsets[g + 1]; i++) {
+			int64_t before = 0, at = slots[i];
+			double mine = rank_of(gate[at]);
+			for (int64_t j = offsets[g]; j < offsets[g + 1]; j++) {
+				double other = rank_of(gate[slots[j]]);
+				before += other > mine || (other >= mine && j < i);
+			}
+			bool drops = before >= capacity;
+			n_dropped += drops;
+			float want = drops ? 0 : gate[at];
+			assert_true(isnan(want) ? isnan(keeps[at]) : keeps[at] == want);
+			bool masks = drops && (isnan(gate[at]) || gate[at] != 0);
+			assert_true(((float *)slopes.p)[at] ==
+				    (masks ? 0 : ((float *)was.p)[at]));
+		}
+	assert_int_equal(*dropped, start + n_dropped);
+	assert_int_equal(memory_end(NULL), 0);
+}
+
+DEVICE_TEST(capacity)
+{
+	check_drop(d, 1, 1, 0);
+	check_drop(d, 9, 40, 7);
+	check_drop(d, 3, 256, 255);
+	check_drop(d, 2, 257, 100);
+	check_drop(d, 4, 700, 300);
+	check_drop(d, 5, 600, 600); /* nothing is dropped */
+}
+
 /* ---- load balance ---------------------------------------------------------------------- */
 
 DEVICE_TEST(counts)

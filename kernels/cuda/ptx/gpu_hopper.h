@@ -140,11 +140,18 @@ static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 
 /* ---- stores of tiles ----------------------------------------------------------------- */
 
-/* Orders this thread's stores to shared memory before a tile_store() that reads them. All threads
- * that have stored call this, then synchronize with the thread that calls tile_store(). */
+/* Orders this thread's stores to shared memory before a tile_store() or a matmul that reads them. All
+ * threads that have stored call this, then synchronize with the threads that call these. */
 static __device__ inline void publish_stores(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+/* Stores 16 bytes of zeros to shared memory; matmuls read them after this thread's
+ * publish_stores() and a barrier. */
+static __device__ inline void clear_piece(void *to)
+{
+	*(uint4 *)to = {0, 0, 0, 0};
 }
 
 /* Enqueues a TMA copy to the box of a 4-dimensional tensor at the given coordinates; nothing is

@@ -124,6 +124,15 @@ static __device__ inline void wgmma(
 			A_SHARED);
 }
 
+/* Enqueues c[64, 256] = (add ? c : 0) + a^T b for bf16: a[16, 64] and b[16, 256] as in rows_of(). */
+static __device__ inline void wgmma_of_rows(
+	float (&c)[32][4], uint64_t a, uint64_t b, bool add)
+{
+	constexpr bool TRANSPOSED = true;
+	WGMMA("256", "bf16", NAMES128, "%128", "129", "130", "%131, %131", REG128(c),
+		A_SHARED);
+}
+
 /* Enqueues c = (add ? c : 0) + a b with a in registers; b is as with a in shared memory. */
 template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(

@@ -105,6 +105,7 @@ static inline void tile_load_both(void *to, const CUtensorMap *map, uint64_t *ba
 /* ---- stores of tiles ------------------------------------------------------------------- */
 
 EMU_INSIDE void emu_publish_stores(void);
+EMU_INSIDE void emu_clear_piece(void *to);
 EMU_INSIDE void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4]);
 EMU_INSIDE void emu_stores_commit(void);
 EMU_INSIDE void emu_stores_wait(int groups);
@@ -112,6 +113,11 @@ EMU_INSIDE void emu_stores_wait(int groups);
 static inline void publish_stores(void)
 {
 	emu_publish_stores();
+}
+
+static inline void clear_piece(void *to)
+{
+	emu_clear_piece(to);
 }
 
 static inline void tile_store(
@@ -138,7 +144,7 @@ struct emu_wgmma {
 	const uint32_t *registers; /* a, or NULL */
 	uint64_t a, b;		   /* in shared memory */
 	int n;
-	bool transposed, add, bf16;
+	bool a_transposed, transposed, add, bf16;
 	const char *file;
 	int line;
 };
@@ -193,8 +199,16 @@ template <bool TRANSPOSED, typename T, int NT>
 static inline void wgmma(
 	float (&c)[NT][4], uint64_t a, uint64_t b, bool add, T number, EMU_WHERE)
 {
+	const struct emu_wgmma p = {c[0], NULL, a, b, 8 * NT, false, TRANSPOSED, add,
+		is_bf16(number), file, line};
+	emu_wgmma_ask(&p);
+}
+
+static inline void wgmma_of_rows(
+	float (&c)[32][4], uint64_t a, uint64_t b, bool add, EMU_WHERE)
+{
 	const struct emu_wgmma p = {
-		c[0], NULL, a, b, 8 * NT, TRANSPOSED, add, is_bf16(number), file, line};
+		c[0], NULL, a, b, 256, true, true, add, true, file, line};
 	emu_wgmma_ask(&p);
 }
 
@@ -202,8 +216,8 @@ template <bool TRANSPOSED, typename T, int NT>
 static inline void wgmma(float (&c)[NT][4], const uint32_t (&a)[4], uint64_t b, bool add,
 	T number, EMU_WHERE)
 {
-	const struct emu_wgmma p = {
-		c[0], a, 0, b, 8 * NT, TRANSPOSED, add, is_bf16(number), file, line};
+	const struct emu_wgmma p = {c[0], a, 0, b, 8 * NT, false, TRANSPOSED, add,
+		is_bf16(number), file, line};
 	emu_wgmma_ask(&p);
 }
 
