@@ -237,6 +237,8 @@ struct fused_row {
 		*theirs[2];  /* alternatives: a norm may be fused into the next linear */
 	int part;	     /* FUSED_Q, ... */
 	bool is_second_half; /* it is the second half of the rows */
+	/* Names of the tensor of one expert, with a * in place of its number; NULL: none. */
+	const char *experts[2];
 };
 
 struct fused_names {

@@ -7,6 +7,9 @@ struct fused_tensor {
 	int64_t layer; /* index in the first dimension; -1: the item has one layer */
 	int part;
 	bool is_second_half;
+	const char *
+		of_expert; /* name of the tensor of one expert in a layer; NULL: of all */
+	int64_t number;	   /* of the layer, with of_expert */
 	char name[96];
 };
 
@@ -34,6 +37,18 @@ static const struct torch_item *find_in_layer(const struct torch_names *x,
 	return t && t->ndim > 1 && layer < t->dims[0] ? t : NULL;
 }
 
+/* Returns the tensor of one expert. Sets out->name. */
+static const struct torch_item *find_expert(const struct torch_names *x,
+	const char *group, const char *stem, int64_t layer, int64_t expert,
+	struct fused_tensor *out)
+{
+	const struct fused_names *f = x->dialect->fused;
+	const char *star = strchr(stem, '*');
+	snprintf(out->name, sizeof(out->name), "%s%lld.%.*s%lld%s", f->layers,
+		(long long)layer, (int)(star - stem), stem, (long long)expert, star + 1);
+	return f->find(x, group, out->name);
+}
+
 /* Sets *out to the tensor that contains ours, in a group of the file ("": the parameters). */
 static void find_tensor(const struct torch_names *x, const char *ours, const char *group,
 	struct fused_tensor *out)
@@ -59,6 +74,13 @@ static void find_tensor(const struct torch_names *x, const char *ours, const cha
 	for (int k = 1; k >= 0 && !out->item; k--)
 		if (r->theirs[k])
 			out->item = find_in_layer(x, group, r->theirs[k], layer, out);
+	for (int k = 0; k < 2 && r->experts[k] && !out->item; k++) {
+		struct fused_tensor one = {
+			.layer = -1, .of_expert = r->experts[k], .number = layer};
+		one.item = find_expert(x, group, r->experts[k], layer, 0, &one);
+		if (one.item)
+			*out = one;
+	}
 }
 
 /* Returns the rows of the tensor that contains ours; 0 if it is missing. */
@@ -123,6 +145,27 @@ int64_t fused_count_key_rows(const struct torch_names *x, const struct model_con
 	return (qkv - c->heads * head_width(c)) / 2;
 }
 
+/* Sets the source of tensor i, a stack of experts, to a tensor per expert. */
+static int set_experts_sources(struct placement *x, int group, int i,
+	const struct fused_tensor *f, struct err *e)
+{
+	const struct tensor *t = &x->m->tensors[i];
+	const int parts = t->blocks / (int)t->experts;
+	const int64_t rows = t->dims[0] / t->blocks;
+	for (int b = 0; b < t->blocks; b++) {
+		struct fused_tensor one = *f;
+		const struct torch_item *item =
+			find_expert(x->names, group ? source_groups[group] : "",
+				f->of_expert, f->number, b / parts, &one);
+		if (!item)
+			return report_missing(x, group, one.name, e) ? -1 : 0;
+		if (!has_shape(item, 2, parts * rows, t->dims[1]))
+			return report_wrong_shape(x, item, e);
+		set_block(x, group, i, b, (struct block_source){item, b % parts * rows});
+	}
+	return 0;
+}
+
 /* Sets the source of tensor i, a stack of experts. */
 static int set_stack(struct placement *x, int group, int i, const struct fused_tensor *f,
 	struct err *e)
@@ -149,7 +192,8 @@ static int set_source(struct placement *x, int group, int i, struct err *e)
 	if (!f.item)
 		return report_missing(x, group, f.name, e);
 	if (t->blocks)
-		return set_stack(x, group, i, &f, e);
+		return f.of_expert ? set_experts_sources(x, group, i, &f, e)
+				   : set_stack(x, group, i, &f, e);
 	bool is_half = f.is_second_half || text_ends(t->name, ".w1.weight");
 	int64_t rows = f.part != NOT_FUSED
 			       ? (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim

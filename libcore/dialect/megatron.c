@@ -1,5 +1,6 @@
 /* Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Layers are either
- * stacked in one tensor, as its first dimension, or numbered. QKV rows are grouped by key heads.
+ * stacked in one tensor, as its first dimension, or numbered. Files of torch.save have a tensor per
+ * expert (SequentialMLP, TEGroupedMLP). QKV rows are grouped by key heads.
  * The optimizer has fp32 parameters and moments under the name of the parameter. Scalars common to
  * all ranks are in one value. */
 #include "dialect/dialect.h"
@@ -20,8 +21,12 @@ static const struct fused_row rows[] = {
 	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}},
 	{"router.weight", {"mlp.router.weight"}},
 	{"router.bias", {"mlp.router.expert_bias"}},
-	{"experts.w13.weight", {"mlp.experts.experts.linear_fc1.weight"}},
-	{"experts.w2.weight", {"mlp.experts.experts.linear_fc2.weight"}},
+	{"experts.w13.weight", {"mlp.experts.experts.linear_fc1.weight"},
+		.experts = {"mlp.experts.local_experts.*.linear_fc1.weight",
+			"mlp.experts.linear_fc1.weight*"}},
+	{"experts.w2.weight", {"mlp.experts.experts.linear_fc2.weight"},
+		.experts = {"mlp.experts.local_experts.*.linear_fc2.weight",
+			"mlp.experts.linear_fc2.weight*"}},
 	{"shared.w1.weight", {"mlp.shared_experts.linear_fc1.weight"}},
 	{"shared.w3.weight", {"mlp.shared_experts.linear_fc1.weight"},
 		.is_second_half = true},

@@ -228,7 +228,7 @@ rejected() { # CODE TEXT SCRIPT
 	local class file golden=$BATS_TEST_DIRNAME/../golden n=0
 	for class in qwen3 dots1 mixtral; do
 		cp "$golden/moe-steps/$class/0.pt" "$golden/moe-steps/$class/config.json" .
-		for file in "$golden"/moe-names/{titan,megatron}-"$class"{,-old,-stacked}.pt; do
+		for file in "$golden"/moe-names/{titan,megatron}-"$class"{,-old,-stacked,-local,-grouped}.pt; do
 			[ -e "$file" ] || continue
 			cp "$file" file.pt
 			pt-ckpt diff file.pt 0.pt
@@ -236,7 +236,7 @@ rejected() { # CODE TEXT SCRIPT
 			pt-ckpt diff $class-$n.h5 0.pt
 		done
 	done
-	[ $n -eq 7 ]
+	[ $n -eq 9 ]
 	cp "$golden/moe-names"/adamw-qwen3*.pt "$golden/moe-steps/qwen3/config.json" .
 	pt-ckpt convert -q adamw-qwen3-titan.pt -o titan.h5
 	pt-ckpt convert -q adamw-qwen3.pt -o adamw.h5

@@ -87,6 +87,16 @@ def stacked(model):
     return out
 
 
+def per_expert(model, name):
+    """A tensor per expert, as in state_dict(): its name is `name`, with {} for the linear and for the number."""
+    out = {}
+    for key, x in model.items():
+        begin, stack, linear = key.partition("mlp.experts.experts.linear_")
+        out |= ({begin + name.format(linear=linear[:3], expert=e): y.clone() for e, y in enumerate(x)} if stack
+                else {key: x})
+    return out
+
+
 def megatron_step(model, grads):
     """A step as Megatron-core 0.16 saves it: DCP, and the state common to all ranks in common.pt."""
     rate = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -138,6 +148,9 @@ def main():
     torch.save(titan(grads("dots1", "megatron"), new, "moe.expert_bias_E"), OUT / "grads-titan.pt")
     write("megatron-qwen3", megatron(qwen3, 2, 2, 4))
     write("megatron-dots1", megatron(dots1, 2, 2, 4))
+    write("megatron-dots1-local", per_expert(megatron(dots1, 2, 2, 4),
+                                             "mlp.experts.local_experts.{expert}.linear_{linear}.weight"))
+    write("megatron-dots1-grouped", per_expert(megatron(dots1, 2, 2, 4), "mlp.experts.linear_{linear}.weight{expert}"))
     write("megatron-mixtral-stacked", stacked(megatron(mixtral, 2, 2, 4)))
 
 
