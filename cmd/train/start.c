@@ -179,9 +179,9 @@ static bool has_model_options(const struct train_opts *o)
 }
 
 /* Takes the options of a checkpoint: all, or only the model's. Compares them with the file's
- * tensors, unless the user gives options of the model. */
-static int take_options(const struct train_opts *o, const struct ckpt *c, bool all,
-	struct job_base *b, struct err *e)
+ * tensors, unless the user gives options of the model. `path`: its name in messages. */
+static int take_options(const struct train_opts *o, const struct ckpt *c,
+	const char *path, bool all, struct job_base *b, struct err *e)
 {
 	struct train_opts saved;
 	if (state_options(c, &saved, e))
@@ -189,8 +189,8 @@ static int take_options(const struct train_opts *o, const struct ckpt *c, bool a
 	int rc = 0;
 	if (saved.model.layers > c->n_tensors)
 		rc = err_set(e, EX_DATAERR,
-			"%s: its options have %lld layers, but it has %d tensors",
-			c->path, (long long)saved.model.layers, c->n_tensors);
+			"%s: its options have %lld layers, but it has %d tensors", path,
+			(long long)saved.model.layers, c->n_tensors);
 	if (!rc && !has_model_options(o))
 		rc = state_check_shapes(c, &saved.model, true, e);
 	if (!rc && all)
@@ -212,7 +212,7 @@ static int read_checkpoint_options(
 	ckpt_opener *open = all ? ckpt_open : b->open_model;
 	if (open(&c, path, e))
 		return -1;
-	int rc = take_options(o, c, all, b, e);
+	int rc = take_options(o, c, path, all, b, e);
 	ckpt_close(c);
 	return rc;
 }
@@ -294,7 +294,7 @@ static int find_base_or_vault(const struct train_opts *o, struct str *path,
 	scoped_ptr char *dir = text_printf("%s/checkpoints", o->out);
 	ckpt_set_path(path, dir, c->info.step);
 	str_clear(&b->options);
-	return take_options(o, c, true, b, e);
+	return take_options(o, c, c->path, true, b, e);
 }
 
 int job_find_base(
