@@ -126,17 +126,29 @@ static void describe_unit(
 		host.s, (double)x->time[unit] / (double)x->median);
 }
 
-/* Returns the unit whose number of micro-batches changes most; of several, the slowest one. */
-static int most_changed(
-	const struct unit_times *x, const int64_t *old, const int64_t *new)
+static int slowest_unit(const struct unit_times *x)
 {
-	int most = 0;
+	int slowest = 0;
+	for (int u = 0; u < x->n; u++)
+		if (x->time[u] > x->time[slowest])
+			slowest = u;
+	return slowest;
+}
+
+/* Returns the unit that a change is about: the slowest one if it is slow and gets fewer, else the
+ * unit whose number changes most. */
+static int main_change(const struct unit_times *x, const int64_t *old, const int64_t *new)
+{
+	const double SLOW = 1.1;
+	int slowest = slowest_unit(x), most = 0;
 	int64_t largest = -1;
 	for (int u = 0; u < x->n; u++) {
-		int64_t change = llabs(new[u + 1] - new[u] - old[u + 1] + old[u]);
-		if (change > largest ||
-			(change == largest && x->time[u] > x->time[most])) {
-			largest = change;
+		int64_t change = new[u + 1] - new[u] - (old[u + 1] - old[u]);
+		if (u == slowest && change < 0 &&
+			(double)x->time[u] > SLOW * (double)x->median)
+			return u;
+		if (llabs(change) > largest) {
+			largest = llabs(change);
 			most = u;
 		}
 	}
@@ -156,7 +168,7 @@ static void deal_anew(
 	if ((double)shares_span(mb, times->time, old) <
 		(1 + MIN_GAIN) * (double)shares_span(mb, times->time, new))
 		return;
-	int u = most_changed(times, old, new);
+	int u = main_change(times, old, new);
 	str_puts(&r->dealt, "dealing: ");
 	describe_unit(t, times, u, &r->dealt);
 	int64_t n = new[u + 1] - new[u];
@@ -171,10 +183,7 @@ static void warn_of_slow_unit(
 {
 	const double SICK = 1.5;
 	struct trainer_deal *x = &t->deal;
-	int u = 0;
-	for (int i = 0; i < times->n; i++)
-		if (times->time[i] > times->time[u])
-			u = i;
+	int u = slowest_unit(times);
 	x->slowest = (double)times->time[u] / (double)times->median;
 	bool is_known = x->warned == times->rank[u];
 	x->warned = x->slowest > SICK ? times->rank[u] : -1;
