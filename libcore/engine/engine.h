@@ -6,6 +6,7 @@
  *   backend.h    the device of a run, and the algorithms of its GEMMs
  *   pipe.h       executes the schedule of a pipeline
  *   step.h       one optimizer step, and evaluation
+ *   checks.h     checks of a step by integers; check_replicas.h compares replicas
  *   state.h      checkpoints of a trainer
  *   inference.h  a model without gradients
  *

@@ -1,6 +1,6 @@
-/* pieces: the state of a rank in pieces, to compare replicas and to detect changes of state at rest.
- * A piece is a group of a bucket's shard, as the optimizer updates it; or, with ZeRO 1 and 2, one
- * shard of the bucket's gathered parameters. */
+/* pieces: the state of a rank in pieces, to compare replicas and to detect changes of state at
+ * rest. A piece is a group of a bucket's shard, as the optimizer updates it; or, with ZeRO 1 and 2,
+ * one shard of the bucket's gathered parameters. */
 #pragma once
 
 #include "parallel/store.h"
