@@ -12,15 +12,15 @@ void replicas_close(struct trainer *t);
 /* Remembers what is to be compared with the state before the next update. Call it after a step. */
 void replicas_after_step(struct trainer *t);
 
-/* The row STEP_CHECK_REPLICAS of step_checks[] (checks.h). The alarm finds which copies are wrong, and
- * replaces them; if that is impossible, it sets t->state_is_wrong. */
+/* The row STEP_CHECK_REPLICAS of step_checks[] (checks.h). The alarm finds which copies are wrong,
+ * and replaces them; if that is impossible, it sets t->state_is_wrong. */
 bool replicas_are_checked(const struct trainer *t);
 uint64_t replicas_word(struct trainer *t);
 void replicas_heal(struct trainer *t);
 enum checked replicas_verdict(struct trainer *t, struct str *out);
 
-/* Collective. Checks the state between two steps, and replaces wrong copies. Appends what was wrong to
- * *out. Returns CHECKED_RIGHT if the checks are off. */
+/* Collective. Checks the state between two steps, and replaces wrong copies. Appends what was wrong
+ * to *out. Returns CHECKED_RIGHT if the checks are off. */
 enum checked replicas_check_now(struct trainer *t, struct str *out);
 
 /* Returns true if all copies of the state have the same bits, also if the checks are off. Appends the

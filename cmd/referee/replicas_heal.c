@@ -1,9 +1,9 @@
 /* Finds which copies of state are wrong, and replaces them.
  *
- * All ranks get the hashes of all copies, and come to the same verdict. A copy that has changed since
- * the last update is wrong. So is the state that a rank has updated with other numbers than the other
- * ranks (learning rate, factor of the norm), unless another rank has updated it to the same bits. Of
- * the copies that are left, the majority is right. */
+ * All ranks get the hashes of all copies, and come to the same verdict. A copy that has changed
+ * since the last update is wrong. A shard is wrong, too, that a rank has updated with other numbers
+ * than the other ranks (learning rate, factor of the norm), unless another rank has updated it to
+ * the same bits. Of the copies that are left, the majority is right. */
 #include "referee/check_replicas.h"
 #include "referee/replicas_heal.h"
 
@@ -112,8 +112,8 @@ static void judge_numbers(struct healing *h)
 
 /* ---- a piece --------------------------------------------------------------------- */
 
-/* Returns true if a rank has updated its shard to this hash with wrong numbers, and no other rank has
- * the same shard. */
+/* Returns true if a rank has updated its shard to this hash with wrong numbers, and no other rank
+ * has the same shard. */
 static bool is_wrongly_updated(
 	const struct healing *h, const struct piece_copy *c, int64_t n, uint64_t hash)
 {
@@ -128,8 +128,8 @@ static bool is_wrongly_updated(
 	return wrong;
 }
 
-/* Returns a copy of the majority of the copies that may be right: a shard, if there is one. NULL: there
- * is no majority. */
+/* Returns a copy of the majority of the copies that may be right: a shard, if there is one.
+ * NULL: there is no majority. */
 static const struct piece_copy *right_copy(
 	const struct healing *h, const struct piece_copy *c, int64_t n)
 {

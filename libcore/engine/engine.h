@@ -7,6 +7,7 @@
  *   pipe.h       executes the schedule of a pipeline
  *   step.h       one optimizer step, and evaluation
  *   deal.h       micro-batches by the speed of ranks
+ *   checks.h     checks of a step by integers
  *   state.h      checkpoints of a trainer
  *   inference.h  a model without gradients
  *

@@ -1,6 +1,6 @@
-/* pieces: the state of a rank in pieces, to compare replicas and to detect changes of state at rest.
- * A piece is a group of a bucket's shard, as the optimizer updates it; or, with ZeRO 1 and 2, one
- * shard of the bucket's gathered parameters. */
+/* pieces: the state of a rank in pieces, to compare replicas and to detect changes of state at
+ * rest. A piece is a group of a bucket's shard, as the optimizer updates it; or, with ZeRO 1 and 2,
+ * one shard of the bucket's gathered parameters. */
 #pragma once
 
 #include "parallel/store.h"
@@ -17,7 +17,8 @@ struct state_piece {
 /* Lists the pieces of this rank that have elements, in *list, which the caller frees. Returns their
  * number. */
 int64_t state_pieces_list(const struct store *s, struct state_piece **list);
-/* Sets the hashes of n pieces. The checksum (kernels/grid.h) misses no single bit. Needs host memory. */
+/* Sets the hashes of n pieces: a checksum (kernels/grid.h) that misses no single bit. Needs host
+ * memory. */
 void state_pieces_hash(struct store *s, struct state_piece *list, int64_t n);
 /* Returns the number of floats of a piece. */
 int64_t state_piece_floats(const struct state_piece *x);

@@ -27,8 +27,7 @@ static void calls_of(const char *path, const char *more, struct kernel_calls *ca
 	struct err e = {0};
 	if (file_read(path, 1 << 16, &text, &e))
 		die_err(&e);
-	str_printf(&text, "device = cuda\nsample-every = 1\n%s",
-		more);
+	str_printf(&text, "device = cuda\nsample-every = 1\n%s", more);
 	if (opts_from_text(&train_program, &o, text.s, false, &e) ||
 		options_check(&o, &e) ||
 		model_init(&m, &o.model, o.model.vocab ? 0 : GPT2_VOCAB, &e) ||
