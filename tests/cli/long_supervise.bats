@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # Faults at random moments under the recipe supervise, on emulated hosts, each with two ranks in a network
 # namespace of its own: after each fault the run goes on with what is left, and its end has the same bits.
-# FAULTS sets how many, SEED repeats a sequence of choices (not of moments).
+# FAULTS sets how many, KINDS which, PROBE_SECS how often hosts are probed; SEED repeats a sequence of choices,
+# not of moments.
 load helpers
 export SETUP=make_shard
 
@@ -77,7 +78,8 @@ one_fault() { # KIND
 
 # In a subshell, whose exit removes the hosts.
 on_hosts() { # FAULTS
-	local kinds=(rank mpiexec ranks host fewer) n=0 status
+	local kinds n=0 status
+	read -ra kinds <<<"${KINDS:-rank mpiexec ranks host fewer}"
 	# shellcheck source=share/recipes/hosts disable=SC1091
 	. "$recipes/hosts"
 	hosts_open 3
@@ -99,7 +101,7 @@ on_hosts() { # FAULTS
 			>/dev/null 2>err 3>&- &
 		pid=$!
 		wait_for '^step=4 ' run/journal.txt
-		while [ $n -lt "$1" ] && one_fault "${kinds[RANDOM % 5]}"; do n=$((n + 1)); done
+		while [ $n -lt "$1" ] && one_fault "${kinds[RANDOM % ${#kinds[@]}]}"; do n=$((n + 1)); done
 		ended $pid
 		if [ "$status" -ne 0 ] || ! same whole run; then cat err && return 1; fi
 		echo "equal 0 0" >>faults
