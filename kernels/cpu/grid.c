@@ -138,8 +138,8 @@ static uint64_t add_weighted_plainly(const uint64_t *x, const uint32_t *u, int64
 	return sum;
 }
 
-/* Vectors of 64 bits: a load, weights, products of the lower 32 bits, additions, and the upper 32 bits
- * as unsigned numbers. */
+/* Vectors of 64 bits: loads, weights, products of the lower 32 bits, sums, and both halves as
+ * unsigned numbers. */
 #if defined(__AVX512F__)
 enum { LANES = 8 };
 typedef __m512i vec;
@@ -177,8 +177,8 @@ static uint64_t sum_lanes(vec a)
 }
 
 /* Returns the sum of u[i] x[i] of n elements, a multiple of UNFOLDED * LANES, up to GRID_BLOCK, as
- * add_weighted_plainly() does. The sums of products are signed for upper halves: 2^63 is added to make
- * them unsigned. */
+ * add_weighted_plainly() does. The sums of upper halves are signed; each starts at 2^63, so that it
+ * is unsigned. */
 static uint64_t add_weighted_lanes(const uint64_t *x, const uint32_t *u, int64_t n)
 {
 	const vec sign = SPLAT((uint64_t)1 << 63), zero = SPLAT(0);

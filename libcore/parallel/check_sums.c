@@ -137,7 +137,7 @@ static struct grid_part part_of(const void *vector, enum sum_form form, int64_t 
 		       : (struct grid_part){.sum = (const int64_t *)vector + pos};
 }
 
-/* While a wrong sum is located: counts a contribution to a group's sum for the owner of each piece. */
+/* While a wrong sum is located: counts a contribution to a group's sum for the owners of pieces. */
 static void count_for_owners(struct store *s, const struct bucket *b,
 	const struct sum_group *g, const void *vector, enum sum_form form)
 {

@@ -126,8 +126,11 @@ DEVICE_TEST(step_end)
 		if (i >= 40 && i < 40 + 2 * (int)ARRAY_LEN(odd))
 			exact_add(i % 2 ? loss : squares, odd[(i - 40) / 2]);
 		struct step_end want = expected(loss, squares, &terms);
-		exact_normalize(loss); /* as kernels leave them, or not */
-		d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)));
+		const uint64_t word[] = {0, (uint64_t)GRID_PRIME << 20, 1 + i % 5};
+		want.update.off |= i % 4 == 3; /* with the wrong word */
+		exact_normalize(loss);	       /* as kernels leave them, or not */
+		d->k->step_end(d, e, loss, squares, there(&terms, sizeof(terms)),
+			there(word, sizeof(word)), i % 4);
 		same_end(e, &want);
 	}
 }
