@@ -468,7 +468,7 @@ static int run_step(struct run *r)
 		if (run_is_first(r))
 			warn("%s", s.found.s);
 	}
-	referee_write_suspects(r);
+	referee_write_suspects(r, &s);
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);
