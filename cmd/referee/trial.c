@@ -8,7 +8,15 @@
 #include "referee/check_replicas.h"
 #include "engine/step.h"
 
-enum trial_pass { PASS_OWN, PASS_COPY, PASS_OWN_AGAIN, PASS_COPY_AGAIN, MAX_PASSES = 8 };
+enum trial_pass {
+	PASS_OWN,
+	PASS_COPY,
+	PASS_OWN_AGAIN,
+	PASS_COPY_AGAIN,
+	PASS_OTHERS,
+	MAX_PASSES =
+		PASS_OTHERS + AUDIT_OTHERS + 2 /* two with new copies of parameters */
+};
 
 struct trial {
 	struct trainer *t;
@@ -99,7 +107,7 @@ static struct audit_opinions opinions_on(const struct trial *x, int team, int ag
 		.b_again = opinion(x, again + 1, referee, false),
 		.alone = x->n_teams == 1};
 	int end = x->fresh ? x->fresh : x->n_passes;
-	for (int pass = PASS_COPY_AGAIN + 1; pass < end; pass++)
+	for (int pass = PASS_OTHERS; pass < end; pass++)
 		o.other[o.n_others++] =
 			opinion(x, pass, referee_of(x, team, pass), false);
 	return o;
@@ -124,7 +132,7 @@ static void run_passes(struct trial *x)
 	gather_words(x, shift, &a->copy);
 	run_pass(x, 0);
 	run_pass(x, shift);
-	for (int s = x->unit; s < n && x->n_passes < PASS_COPY_AGAIN + 1 + AUDIT_OTHERS;
+	for (int s = x->unit; s < n && x->n_passes < PASS_OTHERS + AUDIT_OTHERS;
 		s += x->unit)
 		if (s != shift)
 			run_pass(x, s);
@@ -204,13 +212,16 @@ static bool is_before(const struct first *a, const struct first *b, int64_t laye
 	return a->index < b->index;
 }
 
-/* Returns the last tensor with different leaves, which a backward writes first; or -1. */
-static int64_t last_tensor(const struct trial *x, int rank, int referee)
+/* Returns the last word that differs between a rank and its referee, in the order of tensors, the loss
+ * and the records; or -1. A backward writes the last tensor first. */
+static int64_t last_word(const struct trial *x, int rank, int64_t n_words)
 {
+	int referee = audit_partner(x->t, rank, -x->a->plan.shift);
 	const uint64_t *a = words_of(x, PASS_OWN, rank);
 	const uint64_t *b = words_of(x, PASS_COPY, referee);
-	int64_t i = x->t->model.n_tensors - 1;
-	while (i >= 0 && a[i] == b[i])
+	bool own_experts = audit_compares_own_experts(x->t);
+	int64_t i = n_words - 1;
+	while (i >= 0 && (a[i] == b[i] || (own_experts && is_of_experts(x, i))))
 		i--;
 	return i;
 }
@@ -229,12 +240,9 @@ static struct place find_place(const struct trial *x, int team)
 	struct place p = {.rank = -1, .tensor = -1};
 	for (int r = 0; r < t->world->size; r++) {
 		const struct first *f = &x->first[r];
-		int referee = audit_partner(t, r, -x->a->plan.shift);
-		int64_t tensor = last_tensor(x, r, referee);
-		bool differs =
-			memcmp(words_of(x, PASS_OWN, r), words_of(x, PASS_COPY, referee),
-				(size_t)x->a->n_words * sizeof(uint64_t));
-		if (layout_data_rank(t->mesh.degree, r) / x->unit != team || !differs)
+		int64_t tensor = last_word(x, r, t->model.n_tensors);
+		if (layout_data_rank(t->mesh.degree, r) / x->unit != team ||
+			last_word(x, r, x->a->n_words) < 0)
 			continue;
 		if (f->index >= 0 ? !p.first || is_before(f, p.first, t->model.c.layers)
 				  : !p.first && (p.rank < 0 || tensor > p.tensor))

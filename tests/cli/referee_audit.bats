@@ -118,6 +118,16 @@ detects() { # FLIP TENSOR
 	[ "$(cut -f2,5- run/suspects)" = "3	2	persistent	layers.0.feed_forward" ]
 	"${command[@]}" -o run --resume auto --referee 0.5 >/dev/null 2>&1
 	same
+	# as many data ranks as are asked, and new copies of parameters
+	clean 6 1 --dp 3 --fsdp 2 --dtype bf16
+	audit --inject-flip 1:3+:activation:layers.1.attention.wq:14
+	[ "$status" -eq 71 ] && [ "$(cut -f5- run/suspects)" = '1	persistent	layers.1.attention.wq' ] || failed 'six ranks'
+	# all data ranks exchange rows of experts
+	clean 2 1 --fsdp 2 -a llama --experts 4 --ep 2
+	for tensor in attention.wk experts.w2; do
+		audit --inject-flip 1:2p1:leaf:layers.0.$tensor.weight:25
+		[ "$status" -eq 71 ] && [ "$(cut -f5- run/suspects)" = "1	persistent	layers.0.$tensor.weight" ] || failed "$tensor"
+	done
 	# a device with two data ranks contradicts itself; two ranks that do not cannot be told apart
 	clean 2 1 --dp 2
 	audit --inject-flip 1:3+:leaf
