@@ -493,6 +493,7 @@ enum wrong {
 	SUMS_TOUCHED,
 	OPERAND_TOUCHED,
 	OPERAND_STORED,
+	OPERAND_CLEARED,
 	OPERAND_LOADED,
 	OPERAND_FREED,
 	OPERAND_HELD,
@@ -548,7 +549,11 @@ static __device__ inline void wrong_product(
 		wgmma_fence();
 	if (what == OPERAND_STORED && i == 77)
 		((uint16_t *)tile)[64] = 1;
-	if (what == OPERAND_STORED)
+	if (what == OPERAND_CLEARED && i == 77)
+		clear_piece(tile + 128);
+	if (what == OPERAND_CLEARED && i == 78)
+		publish_stores();
+	if (what == OPERAND_STORED || what == OPERAND_CLEARED)
 		__syncthreads();
 	if (what == OPERAND_HELD)
 		wgmma<false>(c, held, a, false, __half());
@@ -662,6 +667,7 @@ const struct emu_test emu_tests_hopper[] = {
 	{"wgmma_sums_touched", wrong<SUMS_TOUCHED>, "are not left alone"},
 	{"wgmma_operand_touched", wrong<OPERAND_TOUCHED>, "operand of a wgmma"},
 	{"wgmma_operand_stored", wrong<OPERAND_STORED>, "no copy of a tile"},
+	{"wgmma_operand_cleared", wrong<OPERAND_CLEARED>, "no copy of a tile"},
 	{"wgmma_operand_loaded", wrong<OPERAND_LOADED>, "operand of a wgmma"},
 	{"wgmma_operand_freed", wrong<OPERAND_FREED>, "operand of a wgmma"},
 	{"wgmma_operand_held", wrong<OPERAND_HELD>, "registers that a wgmma"},
