@@ -177,7 +177,8 @@ static double unit_of_softmax_gap(const struct sequence_work *w, const double *w
 	return sqrt(squares * size / (double)dim) + logits;
 }
 
-/* Returns the gap of a choice relative to unit_of_gap(). For softmax without a bias, it is of logits. */
+/* Returns the gap of a choice relative to unit_of_gap(). For softmax without a bias, it is a gap
+ * of logits. */
 static double margin_of(const struct sequence_work *w, const double *weights,
 	const double *h, const double *z, const double *score, struct near_choice near)
 {

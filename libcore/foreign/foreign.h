@@ -26,7 +26,7 @@ struct open_options {
 	const char *config;
 	/* Accept copies of a tied weight that differ; copies() of the view reports them. */
 	bool copies_may_differ;
-	/* Read the bias of a softmax router, as torchtitan has it. No other program has such a model. */
+	/* Read the bias of a softmax router: only torchtitan has such a model. */
 	bool reads_softmax_bias;
 	/* Also read optimizer state from a file next to the model (container_trainer). */
 	bool optimizer;
