@@ -267,6 +267,7 @@ int main(int argc, char **argv)
 			return err_print(&e);
 	o.open.copies_may_differ = true;
 	o.open.optimizer = true;
+	o.open.reads_softmax_bias = true;
 	o.open.freeze = &o.freeze;
 	if (o.two_runs && o.batch.n)
 		return err_print(&(struct err){EX_USAGE,

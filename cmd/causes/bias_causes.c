@@ -140,6 +140,11 @@ static bool is_pattern(const struct biases *b, double rate, bool rounds)
 	return true;
 }
 
+static bool is_of_pt(const struct step_check *c)
+{
+	return !strcmp(c->files.after.format, "pt");
+}
+
 /* Returns the rate with which a way of counting explains all changes; 0: it does not. */
 static double explains_biases(struct biases *b, const struct counting *how)
 {
@@ -147,17 +152,12 @@ static double explains_biases(struct biases *b, const struct counting *how)
 	set_pattern(b, how);
 	double rate = fit_rate(b, &n_known);
 	const double given = b->c->weights.m.c.router_bias_rate;
-	if (how->rounds && given > 0)
+	if (how->rounds && given > 0 && is_of_pt(b->c))
 		rate = given;
 	return n_known && is_pattern(b, rate, how->rounds) ? rate : 0;
 }
 
 /* ---- right changes ------------------------------------------------------------------------- */
-
-static bool is_of_pt(const struct step_check *c)
-{
-	return !strcmp(c->files.after.format, "pt");
-}
 
 /* Returns true if the changes are right, by the options of pt's checkpoint or by any known rule. */
 static bool are_biases_right(struct biases *b)

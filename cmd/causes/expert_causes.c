@@ -96,6 +96,7 @@ bool explained_by_router(struct cause_search *s)
 {
 	const struct model_config *c = &s->c->weights.m.c;
 	const bool sigmoid = c->router == ROUTER_SIGMOID;
+	const bool biased = sigmoid || c->router_bias_rate > 0;
 	const bool scaled = c->router_scale > 0 && c->router_scale != 1;
 	const struct guess tries[] = {
 		{{.change = other_gate_norm},
@@ -113,9 +114,9 @@ bool explained_by_router(struct cause_search *s)
 		{{.function = {.biased_gates = true}},
 			"the gates were scores with the bias of the choice "
 			"(e_score_correction_bias)",
-			sigmoid},
+			biased},
 		{{.zeroed = {".router.bias"}},
-			"the choice had no bias (e_score_correction_bias)", sigmoid},
+			"the choice had no bias (e_score_correction_bias)", biased},
 		{{.change = one_expert_less}, "a token had one expert less",
 			c->experts_per_token > 1},
 		{{.change = one_expert_more}, "a token had one expert more",

@@ -58,8 +58,8 @@ struct changes {
 	double loss, scale;
 };
 
-/* Computes the gradients with another choice by the scores alone where this choice is near, in every
- * GROUPS-th such row. */
+/* Computes the gradients with another choice by the scores alone in every GROUPS-th row where
+ * this choice is near. */
 static void turn_plain_choices(
 	struct step_check *c, int64_t group, struct choices *x, struct gradients *g)
 {

@@ -8,7 +8,8 @@ struct check_opts;
 
 /* Losses that balance the experts: load_balancing_loss_func() of transformers, aux_loss of
  * Megatron-LM, a sequence's loss as in DeepSeek-V3, and seq_aux_loss of Megatron-LM. Megatron-LM
- * counts the experts with the highest scores, without bias and groups; the others count the choices. */
+ * counts the experts with the highest scores, without bias and groups; the other forms count the
+ * choices. */
 enum balance_form {
 	BALANCE_AUTO,
 	BALANCE_NONE,

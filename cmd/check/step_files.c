@@ -136,9 +136,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	if (open_view(&s->before, before, how, lora, e))
 		return -1;
 	s->n_open = 1;
-	struct open_options how_after = *how;
-	how_after.ignores_softmax_bias = after && runs == ONE_RUN;
-	if (open_view(&s->after, after ? after : before, &how_after, lora, e))
+	if (open_view(&s->after, after ? after : before, how, lora, e))
 		return -1;
 	s->n_open = 2;
 	s->no_after = !after;

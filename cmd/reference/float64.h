@@ -38,8 +38,8 @@ struct choices {
 	double *margin;
 	double *mass; /* [sequence][layer][expert]: sums of scores, which add up to 1 */
 	int *first;   /* [layer][position]: the chosen expert with the highest score */
-	/* Choices by the scores alone, without bias and groups, [layer][position][experts_per_token];
-	 * the next best choices, and their margins [layer][position]. NULL: as in ids. */
+	/* Choices by the scores alone, without bias and groups, and the next best choices, both
+	 * [layer][position][experts_per_token]; margins [layer][position]. NULL: as in ids. */
 	int *plain, *plain_other;
 	double *plain_margin;
 	/* [layer][position]: use the experts that are in ids, and choose all others; NULL: none */

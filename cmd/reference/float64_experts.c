@@ -155,15 +155,40 @@ static double unit_of_gap(const struct sequence_work *w, const double *weights,
 	       fmax(slope[0] * fabs(z[near.in]), slope[1] * fabs(z[near.out]));
 }
 
-/* Returns the gap of a choice relative to unit_of_gap(). For softmax, it is of logits. */
+/* Returns unit_of_gap() for softmax scores with a bias: each score depends on all logits. */
+static double unit_of_softmax_gap(const struct sequence_work *w, const double *weights,
+	const double *h, const double *z, const double *score, struct near_choice near)
+{
+	const int64_t dim = w->dim, n = w->m->c.experts;
+	double *slope = zeros(n), squares = 0, size = 0, logits = 0;
+	for (int64_t e = 0; e < n; e++) {
+		slope[e] = -score[e] * (score[near.in] - score[near.out]);
+		slope[e] += e == near.in ? score[e] : e == near.out ? -score[e] : 0;
+		logits += fabs(slope[e] * z[e]);
+	}
+	for (int64_t j = 0; j < dim; j++) {
+		double d = 0;
+		for (int64_t e = 0; e < n; e++)
+			d += slope[e] * weights[e * dim + j];
+		squares += d * d;
+		size += h[j] * h[j];
+	}
+	free(slope);
+	return sqrt(squares * size / (double)dim) + logits;
+}
+
+/* Returns the gap of a choice relative to unit_of_gap(). For softmax without a bias, it is a gap
+ * of logits. */
 static double margin_of(const struct sequence_work *w, const double *weights,
 	const double *h, const double *z, const double *score, struct near_choice near)
 {
 	if (!isfinite(near.gap))
 		return INFINITY;
 	const bool is_softmax = w->m->c.router == ROUTER_SOFTMAX;
-	const double gap = is_softmax ? z[near.in] - z[near.out] : near.gap;
-	const double unit = unit_of_gap(w, weights, h, z, score, near);
+	const bool is_biased = is_softmax && w->m->c.router_bias_rate > 0;
+	const double gap = is_softmax && !is_biased ? z[near.in] - z[near.out] : near.gap;
+	const double unit = is_biased ? unit_of_softmax_gap(w, weights, h, z, score, near)
+				      : unit_of_gap(w, weights, h, z, score, near);
 	return gap > 0 && unit > 0 ? gap / unit : 0;
 }
 

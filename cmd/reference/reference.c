@@ -148,6 +148,9 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
+	if (w->m.c.experts && w->m.c.router_bias_rate > 0 &&
+		w->m.c.router == ROUTER_SOFTMAX)
+		*why = "pt-train has no bias of softmax routers";
 	if (has_balance_loss(w) && w->counts_plain && w->counted->plain)
 		*why = "its balance loss does not count the choices of experts";
 	if (has_balance_loss(w) && batch_divisor(b) != (double)b->counted)

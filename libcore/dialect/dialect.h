@@ -70,13 +70,13 @@ const struct torch_item *torch_names_find_exact(
 struct torch_parameter {
 	const struct torch_item *item;
 	bool frozen; /* --freeze names it */
-	/* The shape of a stack of experts whose first matrix is `item`; ndim 0: the shape of the item. */
+	/* The shape of a stack of experts that begins with `item`; ndim 0: the item's shape. */
 	int ndim;
 	int64_t dims[TORCH_MAX_DIMS];
 };
 /* Sets x->order by param_names, or else by the order of the parameters, the sizes of the groups
- * and the shapes of the moments. `list`: all parameters, in the model's order. Sets *is_ambiguous if
- * it fails because several assignments fit. */
+ * and the shapes of the moments. `list`: all parameters, in the model's order. Sets *is_ambiguous
+ * if it fails because several assignments fit. */
 int torch_names_set_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_parameter *list, int64_t n, bool *is_ambiguous, struct err *e);
 
@@ -173,8 +173,8 @@ struct scheme {
 	const char *layers; /* name before the number of a layer */
 	bool has_biases;    /* all modules have a bias, except no_bias */
 	struct stem stems[24];
-	/* Modules in the class's order of registration, which optimizers number; ends with NULL. Modules
-	 * of an expert have a * in place of its number, and stacks of experts are listed, too. */
+	/* Modules in the class's order of registration, which optimizers number; ends with NULL. Names
+	 * of an expert's modules have a * for its number. Stacks of experts are listed, too. */
 	const char *const *modules;
 };
 extern const char *const llama_modules[];
@@ -215,7 +215,8 @@ bool set_stack_name(const struct scheme *s, const char *ours, char name[FOREIGN_
 /* Returns a bound of the tensors that foreign_list() lists, except zero biases. */
 int64_t foreign_max(const struct model *m);
 
-/* How a class has its experts: as stacks, or as a tensor per matrix; its router before or after them. */
+/* How a class has its experts: as stacks, or as a tensor per matrix. The router is registered before
+ * or after them. */
 struct class_order {
 	bool stacks, router_last;
 };

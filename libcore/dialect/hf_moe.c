@@ -25,7 +25,7 @@
 	{"experts.w2", "mlp.experts.*.down_proj", .stack = "mlp.experts.down_proj"}
 /* clang-format on */
 
-/* The order of modules in the classes. Routers are before or after the experts (struct class_order). */
+/* The order of modules in the classes. (struct class_order: a router may be after the experts.) */
 #define BEFORE_ROUTER                                                          \
 	"model.embed_tokens", ".self_attn.q_proj", ".self_attn.k_proj",        \
 		".self_attn.v_proj", ".self_attn.o_proj", ".self_attn.q_norm", \

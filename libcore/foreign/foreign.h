@@ -26,8 +26,8 @@ struct open_options {
 	const char *config;
 	/* Accept copies of a tied weight that differ; copies() of the view reports them. */
 	bool copies_may_differ;
-	/* Ignore the bias of a softmax router, as torchtitan has it: it is used after this step. */
-	bool ignores_softmax_bias;
+	/* Read the bias of a softmax router: only torchtitan has such a model. */
+	bool reads_softmax_bias;
 	/* Also read optimizer state from a file next to the model (container_trainer). */
 	bool optimizer;
 	/* Regular expressions for untrained tensors, which the optimizer may lack. NULL: none. */

@@ -240,6 +240,8 @@ static int check_class(const struct model *m, struct err *e)
 		return err_set(e, EX_UNAVAILABLE,
 			"a model with %s cannot be written in this format", option);
 	option = m->c.experts ? find_unsupported_router(m) : NULL;
+	if (m->c.experts && m->c.router == ROUTER_SOFTMAX && m->c.router_bias_rate > 0)
+		option = "router-bias";
 	if (option)
 		return err_set(
 			e, EX_UNAVAILABLE, "%s does not support %s", class->name, option);

@@ -104,6 +104,8 @@ static void append_experts(const struct model_config *c, struct str *out)
 		str_printf(out, "moe-not = %s\n", c->moe_not);
 	str_printf(out, "router = %s\n", router_names[c->router]);
 	str_printf(out, "router-norm = %s\n", c->router_norm ? "yes" : "no");
+	if (c->router == ROUTER_SOFTMAX && c->router_bias_rate > 0)
+		append_real(out, "router-bias", c->router_bias_rate);
 	if (c->router_scale > 0 && c->router_scale != 1)
 		append_real(out, "router-scale", c->router_scale);
 	if (c->router_groups > 1) {

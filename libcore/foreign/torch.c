@@ -300,27 +300,38 @@ static bool is_model_name(const char *name)
 	return false;
 }
 
+/* Returns true for a name of torchtitan's bias of a router. */
+static bool is_titan_bias(const char *name)
+{
+	return text_ends(name, ".moe.expert_bias") ||
+	       text_ends(name, ".moe.expert_bias_E");
+}
+
+/* Gives softmax routers a bias if the file has one. (The rate is not used.) */
+static void add_softmax_bias(const struct torch_view *x, struct model_config *c)
+{
+	for (int64_t i = 0; i < x->names.n && c->router == ROUTER_SOFTMAX; i++)
+		if (x->how->reads_softmax_bias && is_titan_bias(x->names.v[i].text))
+			c->router_bias_rate = 1e-3;
+}
+
 /* Returns true for torchtitan's bias of a softmax router, which pt's models lack. Fails if it is
- * not zero, unless the caller ignores that. */
+ * not zero. */
 static bool is_softmax_bias(
 	struct torch_view *x, const struct torch_item *t, const char *name, struct err *e)
 {
 	enum { MAX_EXPERTS = 4096 };
-	float bias[MAX_EXPERTS];
-	if ((!text_ends(name, ".moe.expert_bias") &&
-		    !text_ends(name, ".moe.expert_bias_E")) ||
-		x->m.c.router != ROUTER_SOFTMAX || t->ndim != 1 ||
+	float bias;
+	if (!is_titan_bias(name) || x->m.c.router != ROUTER_SOFTMAX || t->ndim != 1 ||
 		t->dims[0] > MAX_EXPERTS)
 		return false;
-	if (x->how->ignores_softmax_bias)
-		return true;
 	for (int64_t i = 0; i < t->dims[0]; i++) {
-		if (torch_read(&x->file, t, i, 1, &bias[i], e))
+		if (torch_read(&x->file, t, i, 1, &bias, e))
 			return true;
-		if (bias[i] != 0) {
+		if (bias != 0) {
 			err_set(e, EX_UNAVAILABLE,
 				"%s: %s is not zero: a bias of experts is supported only with "
-				"sigmoid scores; with softmax, check the first step",
+				"sigmoid scores",
 				x->file.path, t->name);
 			return true;
 		}
@@ -627,6 +638,7 @@ static int load_model(
 		torch_config_read(
 			&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
 		return -1;
+	add_softmax_bias(x, &c);
 	if (model_init(&x->m, &c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);

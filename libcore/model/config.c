@@ -143,9 +143,6 @@ static int check_experts(const struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"experts need a gated activation function, such as swiglu, and no "
 			"biases; give --arch llama");
-	if (c->router_bias_rate > 0 && c->router != ROUTER_SIGMOID)
-		return err_set(e, EX_USAGE,
-			"router-bias needs --router sigmoid: only it has a bias");
 	return check_router_groups(c, e);
 }
 

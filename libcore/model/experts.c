@@ -23,7 +23,7 @@ static void add_expert_tensors(struct model *m, int64_t layer, struct sublayer_t
 	int64_t dim = c->dim, n = c->experts, f = c->expert_dim, s = c->shared_expert_dim;
 	bool norm = model_has_norm(m, NORM_OF_INPUT),
 	     post = model_has_norm(m, NORM_OF_OUTPUT), gated = c->shared_expert_gate,
-	     bias = c->router != ROUTER_SOFTMAX;
+	     bias = c->router != ROUTER_SOFTMAX || c->router_bias_rate > 0;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
 		{"ffn_norm.weight",      dim,       0,   TP_SPLIT_NONE, ROW_NORM,     norm,  &t->norm},

@@ -4,7 +4,7 @@
     tests/golden/make_titan_steps.py        in an environment with torch and torchtitan 0.3
 
 On CPUs: attention is PyTorch's scaled dot product, and experts are plain matmuls in fp32 instead of torch._grouped_mm in
-bf16. softmax-0.pt is a model, softmax-1.pt a right step; sigmoid-*: with the routing of DeepSeek-V3 (groups, bias)."""
+bf16. softmax-0.pt is a model, softmax-1.pt a right step; softmax-bias-*: with a bias of the choice; sigmoid-*: with the routing of DeepSeek-V3 (groups, bias)."""
 import json
 from pathlib import Path
 from types import MethodType
@@ -63,23 +63,26 @@ def biases_of(model):
     return [b for name, b in model.named_buffers() if name.endswith("expert_bias_E")]
 
 
-def make(score):
+def make(score, biased=False):
+    name = f"{score}-bias" if biased else score
     torch.manual_seed(1)
     model = model_of(score)
     with torch.no_grad():
         for p in model.parameters():
             if p.ndim > 1:
                 p.copy_(0.3 * torch.randn_like(p))
-        for b in biases_of(model) if score == "sigmoid" else []:
+        for b in biases_of(model) if biased or score == "sigmoid" else []:
             b.copy_(0.1 * torch.randn_like(b))
     optimizer = torch.optim.AdamW(list(model.named_parameters()), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    torch.save({"model": model.state_dict()}, OUT / f"{score}-0.pt")
+    torch.save({"model": model.state_dict()}, OUT / f"{name}-0.pt")
     logits = model(BATCH[:, :-1], attention_masks=None, positions=torch.arange(16).expand(4, 16))
     F.cross_entropy(logits.flatten(0, 1), BATCH[:, 1:].flatten()).backward()
     for b in biases_of(model):  # (any change, as by the hook before the optimizer's step)
         b.add_(1e-3)
     optimizer.step()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, OUT / f"{score}-1.pt")
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, OUT / f"{name}-1.pt")
+    if biased:
+        return
     config = dict(vocab_size=VOCAB, hidden_size=DIM, num_attention_heads=2, num_key_value_heads=1, head_dim=HEAD,
                   num_hidden_layers=2, intermediate_size=WIDTH, moe_intermediate_size=WIDTH, num_experts_per_tok=2,
                   max_position_embeddings=32, rms_norm_eps=model.norm.eps or 1e-6, rope_theta=1e4, hidden_act="silu",
@@ -94,3 +97,4 @@ OUT.mkdir(exist_ok=True)
 torch.save(BATCH, OUT / "batch.pt")
 for score in ("softmax", "sigmoid"):
     make(score)
+make("softmax", biased=True)

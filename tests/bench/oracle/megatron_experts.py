@@ -3,7 +3,7 @@
 
     tests/bench/oracle/megatron_experts.py [--keep DIR] [NAME...]     with pt-check on the PATH
 
-Needs torch and megatron-core (0.16.1 is the last that Python 3.11 has). A step is GPTModel with MoELayer and SequentialMLP,
+Needs torch, psutil and megatron-core (pip installs 0.16.1 with Python 3.11). A step is GPTModel with MoELayer and SequentialMLP,
 Megatron's schedule, data-parallel wrapper, gradients in fp32, optimizer and distributed checkpoints; gloo and the stubs of
 share/recipes/no_gpu.py replace the GPU. Prints a line per step: what was run, and the verdict of pt-check. The exit code is 1
 if a right step is called wrong, or a step with a bug right."""
@@ -163,7 +163,6 @@ def twice(model):
 
 # A name, the model, Megatron's balance loss, micro-batches, a bug before the pass, one after it, and for each
 # --balance of pt-check the exit code and words of its answer.
-RIGHT, OPEN = 0, 2
 NOTE = "the gradients have a loss that balances the experts: --balance "
 CASES = [
     ("mixtral", "mixtral", "aux_loss", 2, None, None, [(f"megatron={COEFFICIENT}", 0, ""), ("auto", 0, NOTE + "megatron=0.02")]),
