@@ -315,7 +315,8 @@ int job_find_base(
 	b->lock = lock + 1;
 	if (comm_agree(world, e))
 		return -1;
-	run_vault_find(o, world, b);
+	if (!o->print_ranks)
+		run_vault_find(o, world, b);
 	if (world->rank == 0)
 		find_base_or_vault(o, &path, b, &uses_vault, e);
 	if (comm_agree(world, e))
