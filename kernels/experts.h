@@ -109,9 +109,9 @@ KERNEL(void, sort_slots, struct device *d, int32_t *pos, int32_t *slots, int32_t
 	const int32_t *ids, int64_t rows, int64_t chunk_rows, int64_t slot_stride,
 	const struct router *how)
 /* Sets kept to 0 at the slots of each group that are not among its `capacity` slots with the
- * largest gates, of equal gates the first ones; NaN counts as the smallest. Group g has slots[i] for i
- * from offsets[g] on, up to offsets[g + 1] and at most max_slots; kept and gates have one element
- * per slot. *n_dropped += the number of these slots. */
+ * largest gates, of equal gates the first ones; NaN counts as the smallest. Group g has slots[i]
+ * for i from offsets[g] on, up to offsets[g + 1] and at most max_slots; kept and gates have one
+ * element per slot. *n_dropped += the number of these slots. */
 KERNEL(void, slots_drop, struct device *d, struct mat kept, int64_t *n_dropped,
 	struct mat gates, const int32_t *slots, const int32_t *offsets, int64_t groups,
 	int64_t max_slots, int64_t capacity)

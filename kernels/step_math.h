@@ -3,8 +3,8 @@
 
 #include "kernels/kernels.h"
 
-/* Returns the result of the step_end kernel, from the rounded sums of losses and of squares, and the
- * n words of the checks. */
+/* Returns the result of the step_end kernel, from the rounded sums of losses and of squares, and
+ * the n words of the checks. */
 EXACT_FN struct step_end step_end_of(double loss, double squares,
 	const struct step_terms *t, const uint64_t *word, int n)
 {

@@ -78,7 +78,8 @@ void audit_compute(
 void audit_signature_release(struct audit_signature *x);
 /* Returns this rank's word (checks.h). */
 uint64_t audit_word(struct trainer *t);
-/* Returns true if a rank compares its leaves of experts with its own: all data ranks exchange rows. */
+/* Returns true if a rank compares its leaves of experts with its own: all data ranks exchange
+ * rows. */
 bool audit_compares_own_experts(const struct trainer *t);
 /* Returns the rank at the same place of the mesh whose data rank is d + shift. */
 int audit_partner(const struct trainer *t, int rank, int shift);

@@ -27,10 +27,11 @@ struct audit_plan audit_plan(const struct audit_config *c, int64_t step, bool al
 /* Returns the number of data ranks between a rank and its referee: a multiple of the unit, if there
  * are several units. `random`: 0 to 1; `far`: the smallest distance that is preferred. */
 int audit_shift(const struct audit_config *c, double random);
-/* Returns the share of a step's work that an audit adds: `turns` micro-batches of each data rank, in
- * a pipeline of `stages` ranks. */
+/* Returns the share of a step's work that an audit adds: `turns` micro-batches of each data rank,
+ * in a pipeline of `stages` ranks. */
 double audit_cost(int64_t turns, int stages);
-/* Returns the smallest interval at which audits add at most `share` of the work; 1 if `share` is 1. */
+/* Returns the smallest interval at which audits add at most `share` of the work; 1 if `share` is
+ * 1. */
 int64_t audit_interval(double share, int64_t turns, int stages);
 
 /* ---- audit_verdict.c: who computed wrongly ------------------------------------------ */

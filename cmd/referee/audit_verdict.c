@@ -22,9 +22,9 @@ static struct audit_finding judge_alone(const struct audit_opinions *o)
 		.verdict = agrees ? AUDIT_SPORADIC : AUDIT_PERSISTENT, .a = true};
 }
 
-/* Returns true if one of two ranks is right, by its result and the result of its second attempt, and
- * by the attempts of the other rank: the result of most of the other ranks. Without other ranks, a
- * rank that has twice the same result is right, if the other rank contradicts itself. */
+/* Returns true if one of two ranks is right, by its result and the result of its second attempt,
+ * and by the attempts of the other rank: the result of most of the other ranks. Without other
+ * ranks, a rank that has twice the same result is right, if the other rank contradicts itself. */
 static bool is_right(const struct audit_opinions *o, uint64_t x, uint64_t again,
 	uint64_t y, uint64_t y_again)
 {

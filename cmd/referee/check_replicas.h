@@ -23,8 +23,8 @@ enum checked replicas_verdict(struct trainer *t, struct str *out);
  * to *out. Returns CHECKED_RIGHT if the checks are off. */
 enum checked replicas_check_now(struct trainer *t, struct str *out);
 
-/* Returns true if all copies of the state have the same bits, also if the checks are off. Appends the
- * ranks with a copy that differs from that of the first rank. Collective. */
+/* Returns true if all copies of the state have the same bits, also if the checks are off. Appends
+ * the ranks with a copy that differs from the copy of the first rank. Collective. */
 bool replicas_agree(struct trainer *t, struct str *differing);
 
 /* Remembers checksums of all state of this rank, until the step's end. Does nothing with local SGD,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/engine.h"
-#include "parallel/pieces.h"
+#include "referee/pieces.h"
 
 /* A piece of this rank's state. */
 struct watched {

@@ -156,8 +156,8 @@ static void exchange(struct comm *c, const uint64_t *send, int64_t n, int to,
 	comm_requests_release(&q);
 }
 
-/* Sends the hashes of the copy to the rank that computed the original. Returns the hashes of the copy
- * of this rank's micro-batch, for free(). Collective. */
+/* Sends the hashes of the copy to the rank that computed the original. Returns the hashes of the
+ * copy of this rank's micro-batch, for free(). Collective. */
 static uint64_t *exchange_records(struct trial *x, int64_t *n_received)
 {
 	struct comm *world = x->t->world;
@@ -212,8 +212,8 @@ static bool is_before(const struct first *a, const struct first *b, int64_t laye
 	return a->index < b->index;
 }
 
-/* Returns the last word that differs between a rank and its referee, in the order of tensors, the loss
- * and the records; or -1. A backward writes the last tensor first. */
+/* Returns the last word that differs between a rank and its referee, in the order of tensors, the
+ * loss and the records; or -1. A backward writes the last tensor first. */
 static int64_t last_word(const struct trial *x, int rank, int64_t n_words)
 {
 	int referee = audit_partner(x->t, rank, -x->a->plan.shift);

@@ -30,9 +30,9 @@ static int parse_delay(const char *text, struct fault_delay *d, struct err *e)
 	free(words);
 	return ok ? 0
 		  : err_set(e, EX_USAGE,
-			    "--inject-delay '%s': expected RANK:MS or RANK:MS:PROBABILITY, where MS "
-			    "may end with /micro; RANK may be random, for a random rank in "
-			    "every step",
+			    "--inject-delay '%s': expected RANK:MS or RANK:MS:PROBABILITY, "
+			    "where MS may end with /micro; RANK may be random, for a random "
+			    "rank in every step",
 			    text);
 }
 

@@ -42,7 +42,7 @@ void flips_release(struct flips *f);
 void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
 
-/* Returns the milliseconds by which a rank is delayed in a step, or per_micro in each micro-batch of
- * the step. */
+/* Returns the milliseconds by which a rank is delayed in a step, or per_micro in each micro-batch
+ * of the step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks, bool per_micro);

@@ -26,7 +26,7 @@ struct loading {
 
 /* ---- which rows ---------------------------------------------------------------------------- */
 
-/* Maps the groups and tensors of the set to those of the store. */
+/* Maps the groups and tensors of the set to the groups and tensors of the store. */
 static int map_names(struct loading *x, const int *from, struct err *e)
 {
 	const struct ckpt *c = x->found->ckpt;

@@ -88,8 +88,8 @@ int64_t vault_record_bytes(const struct vault_record *r); /* bytes of its rows *
 /* Lists the names of a vault's files in a directory, sorted. *n_others: files of other runs. */
 int vault_list(const char *directory, uint64_t run, struct strs *names, int64_t *n_others,
 	struct err *e);
-/* Removes the files that the run has made, except those of start `start`, and those of start
- * `keep_start` with a complete step `keep_step`. Returns the bytes that it has freed. */
+/* Removes the files that the run has made, except the files of start `start`, and the files of
+ * start `keep_start` with a complete step `keep_step`. Returns the bytes that it has freed. */
 struct vault_kept {
 	uint64_t start, keep_start;
 	int64_t keep_step;
@@ -104,7 +104,7 @@ int64_t vault_removable_bytes(
 /* Appends the attributes, tensors, groups and texts of a checkpoint. */
 void vault_pack_state(const struct ckpt_write *w, struct str *out);
 /* Returns a checkpoint without rows and tokenizer, for ckpt_close(). `name` is for messages.
- * NULL with *e set: the bytes are no state. */
+ * NULL with *e set: the bytes are not a state. */
 struct ckpt *vault_unpack_state(
 	const char *name, const char *p, int64_t n_bytes, struct err *e);
 
@@ -146,7 +146,7 @@ int64_t vault_step(const struct vault *v);	 /* of the last copy; -1: none */
 int64_t vault_host_bytes(const struct vault *v); /* memory of all files on this host */
 int vault_n_hosts(const struct vault *v);
 /* What happens to the files of the run: they stay for --resume auto; they are removed, because the
- * run has ended; those of this start are removed, because it has failed. */
+ * run has ended; the files of this start are removed, because it has failed. */
 enum vault_end { VAULT_STAYS, VAULT_ENDS, VAULT_WITHDRAWN };
 /* Waits until the next host has the last copy, and closes the vault. Collective. */
 void vault_close(struct vault *v, enum vault_end end);

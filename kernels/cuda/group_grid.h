@@ -44,7 +44,8 @@ static inline struct group_grid slots_grid(
 	return (struct group_grid){groups, ceil_div(max_slots, threads), 1};
 }
 
-/* The tiles of the matmuls by warpgroups (groups_hopper.cu), which the blocks of a small grid divide. */
+/* The tiles of the matmuls by warpgroups (groups_hopper.cu), which the blocks of a small grid
+ * divide. */
 enum { WIDE_TILE_ROWS = 128, WIDE_TILE_COLS = 256 };
 
 /* Returns the tiles of a result with `cols` columns and n_tiles tiles of rows. */

@@ -1,6 +1,6 @@
 /* Matmuls of groups of rows by the kernel of matmul_hopper.h: a tile has rows of one group, and
- * the group's block of the weights. And leaves, by a kernel with the same ring of stages: a stage has
- * 64 rows of one group, in columns of dy and of x. */
+ * the group's block of the weights. And leaves, by a kernel with the same ring of stages: a stage
+ * has 64 rows of one group, in columns of dy and of x. */
 #include "kernels/cuda/groups.h"
 #include "kernels/cuda/matmul_launch.h"
 

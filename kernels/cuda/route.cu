@@ -473,8 +473,8 @@ void cuda_sort_slots(struct device *d, int32_t *pos, int32_t *slots, int32_t *of
 
 /* ---- capacity -------------------------------------------------------------------------- */
 
-/* The keys of a group, DROP_THREADS at a time, and one thread per slot, which counts the slots before
- * its own. A block per DROP_THREADS slots that a group may have. */
+/* The keys of a group, DROP_THREADS at a time, and one thread per slot, which counts the slots
+ * before its own. A block per DROP_THREADS slots that a group may have. */
 enum { DROP_THREADS = 256 };
 
 static __global__ void __launch_bounds__(DROP_THREADS)

@@ -83,10 +83,10 @@ struct sum;
 struct sum_check {
 	/* how to hash this rank's piece when it is rounded; `first` is set then */
 	struct grid_check result;
-	/* To locate a wrong sum, else NULL; device memory. The checksum of each contribution to this
-	 * rank's piece is subtracted from the word of its rank, sent[ranks[r]], and from *received,
-	 * and added to *added. If NCCL adds the contributions, the sum counts as received, and each
-	 * rank subtracts its contribution from sent[] before. */
+	/* To locate a wrong sum, else NULL; device memory. The checksum of each contribution to
+	 * this rank's piece is subtracted from the word of its rank, sent[ranks[r]], and from
+	 * *received, and added to *added. If NCCL adds the contributions, the sum counts as
+	 * received, and each rank subtracts its contribution from sent[] before. */
 	uint64_t *sent, *received, *added;
 	const int *ranks; /* [size] */
 };

@@ -65,21 +65,6 @@ const struct torch_item *torch_names_find_numbered(
 const struct torch_item *torch_names_find_exact(
 	const struct torch_names *x, const char *name);
 
-/* ---- order.c: optimizers that number their parameters ---------------------------------------- */
-
-struct torch_parameter {
-	const struct torch_item *item;
-	bool frozen; /* --freeze names it */
-	/* The shape of a stack of experts that begins with `item`; ndim 0: the item's shape. */
-	int ndim;
-	int64_t dims[TORCH_MAX_DIMS];
-};
-/* Sets x->order by param_names, or else by the order of the parameters, the sizes of the groups
- * and the shapes of the moments. `list`: all parameters, in the model's order. Sets *is_ambiguous
- * if it fails because several assignments fit. */
-int torch_names_set_order(struct torch_names *x, struct torch_file *f,
-	const struct torch_parameter *list, int64_t n, bool *is_ambiguous, struct err *e);
-
 /* ---- sources.c: where our tensors are -------------------------------------------------------- */
 
 /* Parts of a fused QKV tensor. */
@@ -173,8 +158,9 @@ struct scheme {
 	const char *layers; /* name before the number of a layer */
 	bool has_biases;    /* all modules have a bias, except no_bias */
 	struct stem stems[24];
-	/* Modules in the class's order of registration, which optimizers number; ends with NULL. Names
-	 * of an expert's modules have a * for its number. Stacks of experts are listed, too. */
+	/* Modules in the class's order of registration, which optimizers number; ends with NULL.
+	 * Names of an expert's modules have a * for its number. Stacks of experts are listed,
+	 * too. */
 	const char *const *modules;
 };
 extern const char *const llama_modules[];
@@ -215,12 +201,13 @@ bool set_stack_name(const struct scheme *s, const char *ours, char name[FOREIGN_
 /* Returns a bound of the tensors that foreign_list() lists, except zero biases. */
 int64_t foreign_max(const struct model *m);
 
-/* How a class has its experts: as stacks, or as a tensor per matrix. The router is registered before
- * or after them. */
+/* How a class has its experts: as stacks, or as a tensor per matrix. The router is registered
+ * before or after them. */
 struct class_order {
 	bool stacks, router_last;
 };
 /* Lists the distinct items of all parameters, in the order of scheme.modules. Returns n or -1. */
+struct torch_parameter; /* order.h */
 int64_t stems_list_in_order(const struct placement *x, struct class_order order,
 	struct torch_parameter *out, struct err *e);
 /* Returns the item of one of our tensors by the dialect's scheme; NULL if it is missing. */

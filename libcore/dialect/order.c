@@ -3,6 +3,7 @@
  * parameters. Otherwise each group must be a subsequence of the model's parameters, and exactly one
  * assignment must fit the shapes of the moments. */
 #include "dialect/dialect.h"
+#include "dialect/order.h"
 
 #include <ctype.h>
 

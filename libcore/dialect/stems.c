@@ -1,5 +1,6 @@
 /* Maps tensors by the stems of their names, for Hugging Face's classes. */
 #include "dialect/dialect.h"
+#include "dialect/order.h"
 
 const struct scheme *hf_scheme(const struct model *m)
 {

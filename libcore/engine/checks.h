@@ -1,7 +1,7 @@
 /* Checks of a step by integers: each rank computes a word for each check, and the words of all
- * add up to 0, modulo GRID_PRIME, if what is checked is right. They are summed in the all-reduce of
- * the loss and the norm, before the update. If a sum is not 0, nothing is updated: the check's alarm
- * looks for the cause, the step is computed again, and the check gives its verdict. */
+ * add up to 0, modulo GRID_PRIME, if what is checked is right. They are summed in the all-reduce
+ * of the loss and the norm, before the update. If a sum is not 0, nothing is updated: the check's
+ * alarm looks for the cause, the step is computed again, and the check gives its verdict. */
 #pragma once
 
 #include "engine/engine.h"
@@ -11,8 +11,8 @@ struct check_row {
 	/* Returns true if the options ask for the check; equal on all ranks. */
 	bool (*is_on)(const struct trainer *t);
 	/* One of two, when the gradients of the step have been summed and the norm is enqueued:
-	 * returns this rank's word, or enqueues its computation, to a word below GRID_PRIME in device
-	 * memory. */
+	 * returns this rank's word, or enqueues its computation, to a word below GRID_PRIME in
+	 * device memory. */
 	uint64_t (*word)(struct trainer *t);
 	void (*enqueue_word)(struct trainer *t, uint64_t *word);
 	/* Prepares to find the cause, before the step is computed again. Collective. */

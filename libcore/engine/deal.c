@@ -155,8 +155,8 @@ static int main_change(const struct unit_times *x, const int64_t *old, const int
 	return most;
 }
 
-/* Deals the micro-batches anew if a step then takes at least 3 % less time: measured times vary, and
- * each change has a cost. Sets r->dealt to a text about a change. Collective. */
+/* Deals the micro-batches anew if a step then takes at least 3 % less time: measured times vary,
+ * and each change has a cost. Sets r->dealt to a text about a change. Collective. */
 static void deal_anew(
 	struct trainer *t, const struct unit_times *times, struct step_result *r)
 {

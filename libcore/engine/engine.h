@@ -49,8 +49,9 @@ enum { STEP_VOTES = 4 };
 
 /* The checks of a step (checks.h). Replicas come before audits, which assume equal parameters. */
 enum { STEP_CHECK_SUMS, STEP_CHECK_REPLICAS, STEP_CHECK_AUDIT, N_STEP_CHECKS };
-/* The outcome of the checks of a step: right; wrong, but right when the step was computed again; wrong
- * because ranks have different software; wrong again. In the last two cases the step is bad. */
+/* The outcome of the checks of a step: right; wrong, but right when the step was computed again;
+ * wrong because ranks have different software; wrong again. In the last two cases the step is
+ * bad. */
 enum checked { CHECKED_RIGHT, CHECKED_SPORADIC, CHECKED_SOFTWARE, CHECKED_PERSISTENT };
 
 /* The results of a step that the host reads. */
@@ -89,8 +90,8 @@ struct saved_numbers {
 /* The state of --deal speed (deal.h). */
 enum { DEAL_EVERY = 10 }; /* steps between two exchanges of times */
 struct trainer_deal {
-	/* [units + 1], as microbatches.begin: the table of the samples fetched last, and the table of
-	 * the next samples to fetch. NULL: --deal even. */
+	/* [units + 1], as microbatches.begin: the table of the samples fetched last, and the
+	 * table of the next samples to fetch. NULL: --deal even. */
 	int64_t *fetched, *wanted;
 	double seconds
 		[DEAL_EVERY]; /* of this rank per micro-batch, in each measured step */

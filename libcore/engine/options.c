@@ -347,32 +347,35 @@ static const struct opt options[] = {
 		"step is computed again before parameters change; if it is wrong again, the run "
 		"ends with exit code 71."},
 	{WORDS("check-replicas", "no", T(check_replicas), 0, CHECK_WORDS), .help =
-		"Compare all replicas of parameters and optimizer state in every step, and the loss, "
-		"norm and learning rate of all ranks. If they differ, wrong replicas are replaced, "
-		"and the step is computed again before parameters change; if no majority shows "
-		"which are right, the run ends with exit code 71. Needs --device cpu."},
+		"Compare all replicas of parameters and optimizer state in every step, and "
+		"the loss, norm and learning rate of all ranks. If they differ, wrong "
+		"replicas are replaced, and the step is computed again before parameters "
+		"change; if no majority shows which are right, the run ends with exit code "
+		"71. Needs --device cpu."},
 	{WORDS("check-memory", "no", T(check_memory), 0, CHECK_WORDS), .help =
-		"Compare parameters and optimizer state in every step with their checksums after the "
-		"last update, to detect changes in memory or files. Replicas are replaced; "
-		"without a replica, the run ends with exit code 71. Needs --device cpu."},
-	{OPT_DOUBLE, 0, "referee", "SHARE", "0", T(referee), 0, 0, 1, .help =
-		"Compute this share of the work a second time, by other ranks, and compare before "
-		"parameters change: 0.01 is one percent; 1 is one micro-batch of each data-parallel "
-		"rank in every step, the maximum; 0 is nothing. If results differ, other ranks "
-		"decide which rank computed wrongly, and the step is computed again. Needs --device "
+		"Compare parameters and optimizer state in every step with their checksums "
+		"after the last update, to detect changes in memory or files. Replicas are "
+		"replaced; without a replica, the run ends with exit code 71. Needs --device "
 		"cpu."},
+	{OPT_DOUBLE, 0, "referee", "SHARE", "0", T(referee), 0, 0, 1, .help =
+		"Compute this share of the work a second time, by other ranks, and compare "
+		"before parameters change: 0.01 is one percent; 1 is one micro-batch of each "
+		"data-parallel rank in every step, the maximum; 0 is nothing. If results "
+		"differ, other ranks decide which rank computed wrongly, and the step is "
+		"computed again. Needs --device cpu."},
 	{OPT_INT, 0, "referee-strikes", "N", "2", T(referee_strikes), 0, 1, 1e9,
 		.needs = "--referee", .help =
-		"Number of sporadic faults of one rank after which the run ends with exit code 71."},
+		"Number of sporadic faults of one rank after which the run ends with exit "
+		"code 71."},
 	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "
 		"steps from then on, or with pX in each micro-batch from then on with probability "
 		"X. May be repeated."},
 	{OPT_STR, 0, "inject-kill", "RANK:STEP:PLACE", NULL, T(inject_kill), 0, .help =
-		"Kill a rank at a place, to test a restart. PLACE: step (before step STEP), copy, "
-		"seal or send (in the copy of step STEP to the vault), or restore (in a resume from "
-		"step STEP of the vault)."},
+		"Kill a rank at a place, to test a restart. PLACE: step (before step STEP), "
+		"copy, seal or send (in the copy of step STEP to the vault), or restore (in "
+		"a resume from step STEP of the vault)."},
 
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "
@@ -637,9 +640,10 @@ static const struct opt options[] = {
 		"Print the memory, work and communication that the run would need, and exit, with "
 		"code 1 if the run needs more than --memory."},
 	{OPT_INT, 0, "print-ranks", "N", "0", T(print_ranks), 0, 0, 1e6, .help =
-		"Print how many of N ranks the layout can use without a change of the results, and "
-		"exit. 0: too few. An axis of degree -1 takes as many ranks as possible. A run that "
-		"is resumed keeps its micro-batch size and virtual degrees."},
+		"Print how many of N ranks the layout can use without a change of the "
+		"results, and exit. 0: too few. An axis of degree -1 takes as many ranks as "
+		"possible. A run that is resumed keeps its micro-batch size and virtual "
+		"degrees."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
 		.needs = "--dry-run", .help =
 		"Also predict the time of a step on these devices, and how much of its "

@@ -92,8 +92,8 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 		{o->vault && o->edit.workers,
 			"--vault and --edit-workers are mutually exclusive"},
 		{o->check_memory && o->edit.workers,
-			"--check-memory and --edit-workers are mutually exclusive: synchronizations "
-			"change the state between updates"},
+			"--check-memory and --edit-workers are mutually exclusive: "
+			"synchronizations change the state between updates"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"--nesterov needs --momentum"},
 		{o->referee > 0 && o->edit.workers,

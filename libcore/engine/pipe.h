@@ -58,8 +58,8 @@ bool pipe_live_bytes(const struct pipe *x, int64_t all, int64_t *live);
 /* Collective over the mesh. Runs forwards and backwards, in the order of the schedule.
  * Micro-batches from in->n on are empty. */
 void pipe_step(struct pipe *x, const struct pipe_input *in);
-/* Replaces the schedule by another of the same kind with at most max_micro micro-batches. No step may
- * be in progress. */
+/* Replaces the schedule by another of the same kind with at most max_micro micro-batches. No step
+ * may be in progress. */
 void pipe_use_schedule(struct pipe *x, const struct schedule *s);
 /* Reads the device's timers; call it when the device has finished the step. */
 void pipe_times(struct pipe *x);

@@ -1,5 +1,5 @@
-/* shares: how many micro-batches each unit gets, for --deal speed. A unit is the ranks that wait for
- * each other within a step; microbatch.h has the tables. No call is collective. */
+/* shares: how many micro-batches each unit gets, for --deal speed. A unit is the ranks that wait
+ * for each other within a step; microbatch.h has the tables. No call is collective. */
 #pragma once
 
 #include "parallel/microbatch.h"
@@ -9,7 +9,7 @@ int64_t shares_units(const struct microbatches *mb);
 /* Returns the turns of all units together. The ranks of a unit have full turns only, so n_micro
  * must be a multiple of unit_ranks. */
 int64_t shares_turns(const struct microbatches *mb);
-/* Returns the maximum number of turns of a unit: twice its even share, so that memory is bounded. */
+/* Returns the maximum number of turns of a unit, twice its even share: memory is bounded. */
 int64_t shares_max_turns(const struct microbatches *mb);
 /* Sets begin[units + 1] to even shares. */
 void shares_evenly(const struct microbatches *mb, int64_t *begin);

@@ -12,7 +12,8 @@ static void collect_rows(
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
-/* Describes the tensors and groups of a checkpoint; free the result with state_free_description(). */
+/* Describes the tensors and groups of a checkpoint; free the result with
+ * state_free_description(). */
 static struct ckpt_write describe_tensors(const struct trainer *t)
 {
 	const struct store_groups *groups = &t->store->c.groups;

@@ -3,6 +3,8 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "dialect/order.h"
+
 #include "engine/options.h"
 
 #include <math.h>

@@ -173,8 +173,8 @@ void store_set_turns(struct store *s)
 		set_turns(s, &s->impl->bucket[i]);
 }
 
-/* Sets the turns of a step, and what each rank contributes in a full and in the last round: by speed
- * always a sum, since a rank with one leaf may have several in the next step. */
+/* Sets the turns of a step, and what each rank contributes in a full and in the last round: by
+ * speed always a sum, since a rank with one leaf may have several in the next step. */
 static void make_turns(struct store *s, struct bucket *b)
 {
 	const struct microbatches *m = &s->c.microbatches;

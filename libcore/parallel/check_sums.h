@@ -17,8 +17,8 @@ void checks_close(struct store *s);
  * `first` on; u NULL: the sums of the bucket are not checked. */
 struct grid_check check_of_contribution(
 	const struct store *s, const struct bucket *b, int64_t first);
-/* Adds the checksum of this rank's contribution to its word, except of entries that are checked, and
- * zeroes the gaps of its vector. */
+/* Adds the checksum of this rank's contribution to its word, except of entries that are checked,
+ * and zeroes the gaps of its vector. */
 void check_contribution(struct store *s, struct bucket *b);
 /* Executes a call with one part; if it rounds, adds the checksum of the results to this rank's
  * word. `pos`: of the elements in this rank's piece. */

@@ -10,9 +10,9 @@
  * computes the experts that it holds for the other ranks of its group.
  *
  * By speed: a unit is the ranks that wait for each other within a step, a data-parallel rank or a
- * replica of hybrid sharding. All its ranks have the same number of turns, and units have different
- * numbers: those of a table, which may change between steps. Since a gradient is an exact sum, its
- * bits do not depend on the table. */
+ * replica of hybrid sharding. All its ranks have the same number of turns, and units have
+ * different numbers, from a table which may change between steps. Since a gradient is
+ * an exact sum, its bits do not depend on the table. */
 #pragma once
 
 #include "base/base.h"
@@ -23,8 +23,8 @@ struct microbatches {
 	int ranks;	 /* data-parallel ranks: dp x fsdp */
 	bool round_robin;
 	bool lockstep; /* all ranks have the same number of turns: expert parallelism */
-	/* By speed: [units + 1], the first turn of each unit among the turns of all units, which the
-	 * caller owns; NULL: not by speed. */
+	/* By speed: [units + 1], the first turn of each unit among the turns of all units, which
+	 * the caller owns; NULL: not by speed. */
 	const int64_t *begin;
 	int unit_ranks; /* data-parallel ranks of a unit */
 };

@@ -6,7 +6,6 @@
  *   microbatch.h  micro-batches of the data-parallel ranks
  *   schedule.h    pipeline schedules as data
  *   store.h       the parameter store: replicated, sharded, offloaded
- *   pieces.h      state in pieces, to compare replicas
  *   bucket.h, offload.h, schedule_internal.h, store_internal.h  for the files of this floor only */
 #pragma once
 

@@ -143,9 +143,8 @@ struct store_bytes {
 
 struct store {
 	struct store_config c;
-	const struct store_audit
-		*audit;	     /* what is audited now (store_audit.h); NULL: nothing */
-	struct flips *flips; /* bits to flip (--inject-flip); NULL: none */
+	const struct store_audit *audit; /* (store_audit.h); NULL: nothing is audited */
+	struct flips *flips;		 /* bits to flip (--inject-flip); NULL: none */
 	struct store_bytes bytes;
 	/* The n_updated parts that this rank updates, then its parts of frozen tensors. All
 	 * replicas of a shard have the same parts. */
@@ -239,8 +238,8 @@ void store_gradient_end(
 void store_set_grid(struct store *s, int exponent);
 /* Adapts to new contents of c.microbatches.begin, between two steps. Equal on all ranks. */
 void store_set_turns(struct store *s);
-/* After store_norm_enqueue(): copies this rank's checksum of a step's sums, below GRID_PRIME, to a word
- * in device memory. The words of all ranks add up to 0, modulo GRID_PRIME, unless a sum went wrong. */
+/* After store_norm_enqueue(): copies this rank's checksum of a step's sums to a word in device
+ * memory. The words of all ranks add up to 0, modulo GRID_PRIME, unless a sum went wrong. */
 void store_check_sums(struct store *s, uint64_t *word);
 /* Locates wrong sums in the step that follows. Collective over the world. */
 void store_locate_sums(struct store *s);

@@ -11,8 +11,8 @@ struct store_audit {
 	uint64_t *word; /* [n_tensors]: sums of the checksums, modulo GRID_PRIME */
 };
 
-/* For the files of the store only: adds the checksum of a leaf, or of some rows of it, to the word of
- * its tensor, if an audit is in progress. `row`: the first row of x among the held rows. */
+/* For the files of the store only: adds the checksum of a leaf, or of some rows of it, to the
+ * word of its tensor, if an audit is in progress. `row`: the first row of x among the held rows. */
 void audit_leaf(struct store *s, const struct bucket *b, const struct entry *e,
 	int64_t row, struct mat x);
 /* Returns true if leaves are not added, and sums are not reduced. */

@@ -56,7 +56,7 @@ const struct column columns[N_COLUMNS] = {
 	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, .tag = "time/bubble",
 		.help = "fraction of time in which pipeline ranks wait for other stages"},
 	[COL_SLOWEST] = {"slowest", COLUMN_ROUND, .tag = "time/slowest",
-		.help = "with --deal speed: time per micro-batch of the slowest rank over the median"},
+		.help = "time per micro-batch: the slowest rank over the median (--deal speed)"},
 	[COL_SPS] = {"sps", COLUMN_ROUND, .tag = "speed/sps", .unit = "1/s",
 		.help = "sequences per second"},
 	[COL_SPS_PER_GPU] = {"sps_per_gpu", COLUMN_ROUND, .tag = "speed/sps_per_gpu",

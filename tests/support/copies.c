@@ -1,7 +1,7 @@
 /* Compares the copies of state on several ranks, by pieces with the same id. */
 #include "tests/support/copies.h"
 
-#include "parallel/pieces.h"
+#include "referee/pieces.h"
 
 struct copy {
 	uint64_t id, hash;

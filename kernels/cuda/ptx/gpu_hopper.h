@@ -140,8 +140,8 @@ static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 
 /* ---- stores of tiles ----------------------------------------------------------------- */
 
-/* Orders this thread's stores to shared memory before a tile_store() or a matmul that reads them. All
- * threads that have stored call this, then synchronize with the threads that call these. */
+/* Orders this thread's stores to shared memory before a tile_store() or a matmul that reads them.
+ * All threads that have stored call this, then synchronize with the threads that call these. */
 static __device__ inline void publish_stores(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");

@@ -124,7 +124,7 @@ static __device__ inline void wgmma(
 			A_SHARED);
 }
 
-/* Enqueues c[64, 256] = (add ? c : 0) + a^T b for bf16: a[16, 64] and b[16, 256] as in rows_of(). */
+/* Enqueues c[64, 256] = (add ? c : 0) + a^T b for bf16: a[16, 64], b[16, 256] as in rows_of(). */
 static __device__ inline void wgmma_of_rows(
 	float (&c)[32][4], uint64_t a, uint64_t b, bool add)
 {

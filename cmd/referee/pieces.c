@@ -1,5 +1,5 @@
 /* The state of a rank in pieces (pieces.h). */
-#include "parallel/pieces.h"
+#include "referee/pieces.h"
 
 #include "parallel/store_internal.h"
 
