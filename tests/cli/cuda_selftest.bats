@@ -91,7 +91,7 @@ layer_cases=(
 	'-a llama --dtype float8 --no-float8-skip-ends --virtual tp=2,cp=2 | round_scaled amax rope
 	attn_bwd linear_fwd act_bwd xent_bwd add'
 	'--optimizer muon --dtype bf16 | muon_momentum muon_update muon_normalize muon_unpack axpby'
-	'--optimizer sgd | sgd copy'
+	'--optimizer sgd --hash-tensors hashes | sgd copy hash'
 	'--kernels ref --sample-every 1 | norm_bwd_x norm_bwd_w bias_fwd linear_row attn_row'
 	'-a llama --qk-norm --dtype bf16 | head_norm_fwd head_norm_bwd_x head_norm_bwd_w'
 	'-a llama --experts 4 --shared-expert-dim 32 --router sigmoid --router-bias 0.01 | route_fwd route_bwd
@@ -102,7 +102,7 @@ layer_cases=(
 worker_cases=(
 	"$edit sgd --edit-outer-momentum 0.9 --edit-reducer gta --edit-sparsification random
 	--edit-density 0.25 --edit-fragments 2 --edit-sync-delay 1 --edit-wire int8 | combine sgd keep_largest count_sizes keep_sizes
-	keep_random quantize dequantize hash sub"
+	keep_random quantize dequantize sub"
 	"$edit adamw --edit-wire sparse | topk_pack topk_scatter"
 	"$edit adamw --edit-wire bf16 | narrow widen round_stochastic"
 )
