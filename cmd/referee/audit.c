@@ -19,7 +19,7 @@ static int far_shift(const struct trainer *t)
 {
 	const int *degree = t->mesh.degree;
 	int n = t->layout.microbatches.ranks;
-	int ranks = degree[AXIS_CP] * degree[AXIS_TP]; /* of a data rank and stage */
+	int ranks = degree[AXIS_CP] * degree[AXIS_TP]; /* per data rank and stage */
 	int far = degree[AXIS_DP] > 1 ? degree[AXIS_FSDP] : 1;
 	int of_host = t->mesh.host_ranks / ranks;
 	return 2 * of_host <= n ? (int)max64(far, of_host) : far;

@@ -37,12 +37,12 @@ struct audit_suspect {
 enum { AUDIT_MAX_SUSPECTS = 8 };
 struct audit {
 	struct audit_config c;
-	struct audit_plan plan; /* of the current step */
+	struct audit_plan plan; /* the plan for this step */
 	int64_t n_words;
 	uint32_t *u;			  /* [GRID_BLOCK] */
-	struct philox_key key;		  /* of the current step */
+	struct philox_key key;		  /* the random numbers for this step */
 	struct schedule schedule;	  /* one micro-batch */
-	struct audit_signature own, copy; /* of the current step */
+	struct audit_signature own, copy; /* the original and the copy in this step */
 	struct audit_signature *now;	  /* the signature that is computed */
 	struct store_audit leaves;
 	struct observer observer;

@@ -8,7 +8,7 @@
 
 struct audit_config {
 	uint64_t seed;
-	int64_t every;	/* of this many consecutive steps, one is audited */
+	int64_t every;	/* length of an interval of steps, in which one is audited */
 	int64_t turns;	/* micro-batches per step that each data rank has at least */
 	int data_ranks; /* ranks with different micro-batches: dp x fsdp */
 	int unit;	/* data ranks that exchange rows of experts; else 1 */

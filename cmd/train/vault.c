@@ -37,7 +37,7 @@ static uint64_t draw_number(void)
 
 int run_vault_write_number(struct run *r, struct err *e)
 {
-	uint64_t old = 0; /* of the run that this one overwrites */
+	uint64_t old = 0; /* number of the run that this one overwrites */
 	if (!r->vault.vault)
 		return 0;
 	if (run_is_first(r) && r->base->vault_run != r->vault.run) {

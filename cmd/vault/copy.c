@@ -33,7 +33,7 @@ struct vault {
 	/* Messages of the last copy. */
 	struct comm *comm; /* NULL: a single host */
 	struct comm_requests messages;
-	int slot; /* of the messages in flight; -1: none */
+	int slot; /* slot whose messages are in flight; -1: none */
 	bool waiting;
 	/* The copy that is being made. */
 	const struct vault_file *file; /* NULL: rows are only counted */

@@ -31,7 +31,7 @@ struct vault_found {
 	struct vault_file_copy *copies; /* [n_copies], of all ranks */
 	int64_t n_copies;
 	/* The set. */
-	struct vault_header header; /* of one of its files */
+	struct vault_header header; /* the header of any file of the set */
 	struct vault_part *parts;   /* [header.ranks] */
 	struct ckpt *ckpt;	    /* without rows */
 	int64_t n_damaged;	    /* records without their hash in a copy */

@@ -17,8 +17,8 @@ struct request_list {
 struct loading {
 	struct vault_found *found;
 	struct store *store;
-	int *group,
-		*tensor; /* of the store, for each group and tensor of the set; -1: none */
+	/* The index in the store of each group and tensor of the set; -1: none. */
+	int *group, *tensor;
 	struct request_list *wanted,
 		*asked; /* [ranks]: from this rank, from other ranks */
 	float *rows;

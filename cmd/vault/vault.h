@@ -58,7 +58,8 @@ struct vault_name {
 	int rank, slot;
 };
 
-enum { VAULT_SLOTS = 2, VAULT_ALIGN = 64 /* of rows in a file */ };
+/* The files that a rank writes in turn; the alignment of rows in a file, in bytes. */
+enum { VAULT_SLOTS = 2, VAULT_ALIGN = 64 };
 
 /* Appends DIRECTORY/NAME. */
 void vault_print_path(struct str *out, const char *directory, const struct vault_name *n);
@@ -142,8 +143,10 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 /* Copies the state after an update, and starts sending it to the next host. Collective. Fails if a
  * file cannot be created; then no more copies are made. */
 int vault_copy(struct vault *v, struct err *e);
-int64_t vault_step(const struct vault *v);	 /* of the last copy; -1: none */
-int64_t vault_host_bytes(const struct vault *v); /* memory of all files on this host */
+/* Returns the step of the last copy; -1: there is no copy. */
+int64_t vault_step(const struct vault *v);
+/* Returns the memory of all files on this host. */
+int64_t vault_host_bytes(const struct vault *v);
 int vault_n_hosts(const struct vault *v);
 /* What happens to the files of the run: they stay for --resume auto; they are removed, because the
  * run has ended; the files of this start are removed, because it has failed. */

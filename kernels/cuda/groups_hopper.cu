@@ -65,7 +65,8 @@ struct leaf_matmul {
 	struct leaf_args leaves;
 	const int32_t *offsets;
 	int cols, items;
-	struct matmul_order order; /* of one leaf, of the largest number of rows */
+	struct matmul_order
+		order; /* the order for one leaf with the largest number of rows */
 };
 static_assert(sizeof(struct leaf_matmul) <= 4 << 10, "the arguments of a launch");
 

@@ -9,7 +9,7 @@ struct fused_tensor {
 	bool is_second_half;
 	const char *
 		of_expert; /* name of the tensor of one expert in a layer; NULL: of all */
-	int64_t number;	   /* of the layer, with of_expert */
+	int64_t number;	   /* number of the layer, if of_expert */
 	char name[96];
 };
 

@@ -79,7 +79,7 @@ struct unit_times {
 	int64_t *time; /* [units], ns per micro-batch: of the slowest rank of the unit */
 	int *rank;     /* [units]: that rank */
 	int n;
-	int64_t median; /* of the units; of an even number, the lower one */
+	int64_t median; /* median over the units, the lower one if their number is even */
 };
 
 /* Exchanges the times of all ranks. Collective. */

@@ -93,9 +93,9 @@ struct trainer_deal {
 	/* [units + 1], as microbatches.begin: the table of the samples fetched last, and the
 	 * table of the next samples to fetch. NULL: --deal even. */
 	int64_t *fetched, *wanted;
-	double seconds
-		[DEAL_EVERY]; /* of this rank per micro-batch, in each measured step */
-	int n;		      /* measured steps since the last exchange */
+	/* This rank's seconds per micro-batch, in each measured step. */
+	double seconds[DEAL_EVERY];
+	int n;		/* measured steps since the last exchange */
 	double slowest; /* time of the slowest unit over the median; NAN: not known */
 	int warned;	/* the rank that the last warning named, or -1 */
 };
@@ -158,9 +158,10 @@ struct trainer {
 		int64_t bytes;
 		enum { COPY_NONE, COPY_PLANNED, COPY_ALLOCATED } state;
 	} copy;
-	struct replicas *replicas; /* of check_replicas.c; NULL: nothing is compared */
-	bool state_is_wrong;	   /* a check found it, and could not replace it */
-	const struct peers *peers; /* NULL: none */
+	struct replicas
+		*replicas;   /* (referee/check_replicas.h); NULL: nothing is compared */
+	bool state_is_wrong; /* a check found it, and could not replace it */
+	const struct peers *peers;	     /* NULL: none */
 	const struct check_row *checks;	     /* [N_STEP_CHECKS] (checks.h); NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
 	ckpt_opener *open_model; /* opens the model of a new run; NULL: ckpt_open() */

@@ -17,9 +17,9 @@ struct plan {
 	struct store_bytes store;		       /* parts of run_bytes */
 	/* unsharded gradients: bytes, offset, and bytes saved by the overlap, see engine.h */
 	int64_t gradients_bytes, gradient_memory, shared_bytes;
-	int64_t data_bytes;  /* windows of two steps */
-	int64_t copy_bytes;  /* the copy of a checkpoint, for writing in the background */
-	int64_t vault_bytes; /* of the two files of a rank in --vault; 0: none */
+	int64_t data_bytes; /* windows of two steps */
+	int64_t copy_bytes; /* the copy of a checkpoint, for writing in the background */
+	int64_t vault_bytes; /* bytes of the two files that a rank has in --vault; 0: none */
 	int64_t sample_bytes; /* on rank 0 while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
 	int64_t pinned_bytes; /* on a GPU's host: offloaded state, or buffers for a file */
