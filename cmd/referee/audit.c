@@ -56,7 +56,6 @@ void audit_open(struct trainer *t)
 	grid_weights(a->c.seed, a->u);
 	a->own.word = xcalloc((size_t)a->n_words, sizeof(*a->own.word));
 	a->copy.word = xcalloc((size_t)a->n_words, sizeof(*a->copy.word));
-	a->strikes = xcalloc((size_t)t->world->size, sizeof(*a->strikes));
 	if (schedule_init(
 		    &a->schedule, t->schedule.kind, stages, t->schedule.per_rank, 1, &e))
 		die_err(&e);
@@ -78,10 +77,30 @@ void audit_close(struct trainer *t)
 	audit_signature_release(&a->copy);
 	schedule_release(&a->schedule);
 	str_free(&a->found);
-	free(a->strikes);
+	strikes_release(&a->strikes);
 	free(a->u);
 	free(a);
 	t->audit = NULL;
+}
+
+void audit_place(const struct trainer *t, struct strike *out)
+{
+	(void)t;
+	memset(out, 0, sizeof(*out));
+	snprintf(out->host, sizeof(out->host), "%s", comm_place()->host);
+	snprintf(out->device, sizeof(out->device), "processor");
+}
+
+bool audit_watch(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	struct strike here;
+	audit_place(t, &here);
+	int n = strikes_count(&a->strikes, clock_wall(), here.host, here.device);
+	bool is_due = comm_max_i64(t->world, n) > 0;
+	if (is_due)
+		a->always_until = t->step + AUDIT_WATCHED_STEPS;
+	return is_due;
 }
 
 int audit_partner(const struct trainer *t, int rank, int shift)

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "referee/audit_plan.h"
+#include "referee/strikes.h"
 #include "engine/engine.h"
 #include "parallel/store_audit.h"
 
@@ -34,7 +35,8 @@ struct audit_suspect {
 	char tensor[80]; /* the first result that differs */
 };
 
-enum { AUDIT_MAX_SUSPECTS = 8 };
+/* After a fault, and after a start on a device with a recent fault, this many steps are audited. */
+enum { AUDIT_MAX_SUSPECTS = 8, AUDIT_WATCHED_STEPS = 100 };
 struct audit {
 	struct audit_config c;
 	struct audit_plan plan; /* the plan for this step */
@@ -53,11 +55,12 @@ struct audit {
 	int64_t always_until; /* after a fault, all steps up to this one are audited */
 	int64_t audited_step; /* the last one */
 	int64_t n_audited, n_mismatches; /* steps with an audit; pairs that differed */
-	int *strikes;			 /* [ranks]: sporadic faults since the start */
+	struct strikes strikes;		 /* equal on all ranks */
 	/* The outcome of the last trial. */
 	struct audit_suspect suspect[AUDIT_MAX_SUSPECTS];
 	int n_suspects;
 	int64_t trial_step; /* step of the last trial, counted from 1 */
+	double trial_time;  /* seconds since 1970, by the clock of rank 0 */
 	enum checked outcome;
 	struct str found;
 };
@@ -83,6 +86,12 @@ uint64_t audit_word(struct trainer *t);
 bool audit_compares_own_experts(const struct trainer *t);
 /* Returns the rank at the same place of the mesh whose data rank is d + shift. */
 int audit_partner(const struct trainer *t, int rank, int shift);
+
+/* Sets the host and the device of this rank. */
+void audit_place(const struct trainer *t, struct strike *out);
+/* Collective. Audits the next steps if a device of the run has had a fault within a day. Returns true
+ * if so. */
+bool audit_watch(struct trainer *t);
 
 /* ---- trial.c ------------------------------------------------------------------------ */
 

@@ -275,12 +275,8 @@ static const char *direction_of(const struct place *p)
 /* Sets the host and the device of a suspect. Collective. */
 static void describe_suspect(const struct trial *x, struct audit_suspect *s)
 {
-	struct {
-		char host[64], device[32];
-	} at;
-	memset(&at, 0, sizeof(at));
-	snprintf(at.host, sizeof(at.host), "%s", comm_place()->host);
-	snprintf(at.device, sizeof(at.device), "processor");
+	struct strike at;
+	audit_place(x->t, &at);
 	comm_bcast(x->t->world, &at, sizeof(at), s->rank);
 	memcpy(s->host, at.host, sizeof(s->host));
 	memcpy(s->device, at.device, sizeof(s->device));
@@ -324,23 +320,37 @@ static void name_samples(const struct trial *x, int rank, struct str *out)
 		out, "samples %lld-%lld", (long long)first, (long long)(first + b - 1));
 }
 
+/* Returns the number of faults of a suspect's device within a day. */
+static int count_strikes(const struct audit *a, const struct audit_suspect *s)
+{
+	return strikes_count(&a->strikes, a->trial_time, s->host, s->device);
+}
+
+static bool has_too_many_strikes(const struct trial *x, const struct audit_suspect *s)
+{
+	return count_strikes(x->a, s) >= x->t->o.referee_strikes;
+}
+
 /* Appends the verdict on a rank. `fresh`: it was right with new copies of the parameters. */
 static void append_verdict(struct trial *x, struct audit_suspect *s, bool fresh)
 {
 	struct str *found = &x->a->found;
-	int64_t allowed = x->t->o.referee_strikes;
+	struct strike new = {.time = x->a->trial_time};
 	if (s->verdict == AUDIT_PERSISTENT)
 		str_puts(found, "; computed again it was wrong: persistent");
 	if (s->verdict != AUDIT_SPORADIC)
 		return;
-	int n = ++x->a->strikes[s->rank];
+	memcpy(new.host, s->host, sizeof(new.host));
+	memcpy(new.device, s->device, sizeof(new.device));
+	strikes_add(&x->a->strikes, &new);
 	str_printf(found,
-		"; computed again%s it was right: sporadic, fault %d of this rank",
-		fresh ? " with new copies of the parameters" : "", n);
-	if (n < allowed)
-		return;
-	str_printf(found, " (--referee-strikes %lld)", (long long)allowed);
-	s->verdict = AUDIT_PERSISTENT;
+		"; computed again%s it was right: sporadic, fault %d of this device "
+		"within a day",
+		fresh ? " with new copies of the parameters" : "",
+		count_strikes(x->a, s));
+	if (has_too_many_strikes(x, s))
+		str_printf(found, " (--referee-strikes %lld)",
+			(long long)x->t->o.referee_strikes);
 }
 
 /* Adds the ranks that a finding names to the suspects, and appends what they computed wrongly.
@@ -427,34 +437,35 @@ static bool any_is_persistent(const struct trial *x)
 
 /* ---- the outcome ----------------------------------------------------------------------- */
 
-/* Returns true if more ranks than hardware explains have computed wrongly since the start. */
-static bool many_have_strikes(const struct trial *x)
+/* Returns true if more devices than defects explain have computed wrongly within a day. */
+static bool many_have_strikes(const struct audit *a)
 {
-	enum { MAX_RANKS = 3 };
-	int n = 0;
-	for (int r = 0; r < x->t->world->size; r++)
-		n += x->a->strikes[r] > 0;
-	return n > MAX_RANKS;
+	enum { MAX_DEVICES = 3 };
+	return strikes_count_devices(&a->strikes, a->trial_time) > MAX_DEVICES;
 }
 
 /* Sets the outcome from the suspects, and appends it to the text. */
 static void conclude(struct trial *x)
 {
-	enum { WATCHED_STEPS = 100 };
 	struct audit *a = x->a;
+	bool is_software = many_have_strikes(a);
 	a->outcome = CHECKED_SPORADIC;
-	a->always_until = x->t->step + 1 + WATCHED_STEPS;
+	a->always_until = x->t->step + 1 + AUDIT_WATCHED_STEPS;
 	if (!a->n_suspects)
 		str_puts(&a->found,
 			"an audit failed, but computed again all results agree");
 	for (int i = 0; i < a->n_suspects; i++) {
-		const struct audit_suspect *s = &a->suspect[i];
+		struct audit_suspect *s = &a->suspect[i];
+		if (s->verdict == AUDIT_SPORADIC && !is_software &&
+			has_too_many_strikes(x, s))
+			s->verdict = AUDIT_PERSISTENT;
 		if (s->verdict > AUDIT_SPORADIC)
 			a->outcome = CHECKED_PERSISTENT;
 	}
-	if (many_have_strikes(x)) {
-		str_puts(&a->found, "; more than 3 ranks have had faults, so a bug in "
-				    "software is more likely than defective hardware");
+	if (is_software) {
+		str_puts(&a->found,
+			"; more than 3 devices have had faults within a day, so a bug in "
+			"software is more likely than defective hardware");
 		a->outcome = CHECKED_SOFTWARE;
 	}
 }
@@ -494,6 +505,8 @@ void audit_trial(struct trainer *t)
 	str_free(&a->found);
 	a->n_suspects = 0;
 	a->trial_step = t->step + 1;
+	a->trial_time = clock_wall();
+	comm_bcast(t->world, &a->trial_time, sizeof(a->trial_time), 0);
 	run_passes(&x);
 	find_first_records(&x);
 	if (any_is_persistent(&x)) {

@@ -87,8 +87,12 @@ static void detect_place(struct comm *world, struct comm_place *place)
 	cpu_set_t processors;
 	const char *host_ranks = getenv("PT_HOST_RANKS");
 	int64_t n;
-	if (host_ranks && !parse_int(host_ranks, &n) && n > 0)
+	if (host_ranks && !parse_int(host_ranks, &n) && n > 0) {
+		size_t end = strnlen(place->host, sizeof(place->host) - NUM_TEXT);
 		own.host ^= hash_mix((uint64_t)(world->rank / n) + 1);
+		snprintf(place->host + end, NUM_TEXT, "-%lld",
+			(long long)(world->rank / n));
+	}
 	comm_allgather(world, &own, all, sizeof(own));
 	CPU_ZERO(&processors);
 	for (int i = 0; i < world->size; i++) {

@@ -365,8 +365,8 @@ static const struct opt options[] = {
 		"computed again. Needs --device cpu."},
 	{OPT_INT, 0, "referee-strikes", "N", "2", T(referee_strikes), 0, 1, 1e9,
 		.needs = "--referee", .help =
-		"Number of sporadic faults of one rank after which the run ends with exit "
-		"code 71."},
+		"Number of sporadic faults of one device within a day after which the run ends "
+		"with exit code 71. The faults of earlier starts in the same directory count."},
 	{OPT_LIST, 0, "inject-flip", "RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]", NULL,
 		T(inject_flip), 0, .help =
 		"Flip a bit on a rank, to test what detects it: once in step STEP, or with + in all "

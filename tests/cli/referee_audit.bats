@@ -41,7 +41,7 @@ detects() { # FLIP TENSOR
 	IFS=: read -r rank step _ <<<"$1"
 	audit --inject-flip "$1"
 	[ "$status" -eq 0 ] && grep -qE 'flipped bit|token [0-9]+ instead' err || failed "$1"
-	grep -qE "step $step: rank $rank \(host [^)]*\) computed $2 wrongly \(.*\); computed again.* it was right: sporadic, fault 1 of this rank" run/journal.txt || failed "$1"
+	grep -qE "step $step: rank $rank \(host [^)]*\) computed $2 wrongly \(.*\); computed again.* it was right: sporadic, fault 1 of this device within a day" run/journal.txt || failed "$1"
 	same || failed "$1 changes the run"
 	[ "$(cut -f2,5,6 run/suspects)" = "$step	$rank	sporadic" ] || failed "$1: $(cat run/suspects)"
 }
@@ -140,17 +140,71 @@ detects() { # FLIP TENSOR
 	grep -q 'parameters or optimizer state differ from the first replica on rank 1' err || failed weight
 }
 
-@test "--referee: a second sporadic fault of a rank ends the run, or as many as --referee-strikes allows" {
+@test "--referee: a second sporadic fault of a device ends the run, or as many as --referee-strikes allows" {
+	export PT_HOST_RANKS=1
 	clean 4 1 --fsdp 4
 	audit --inject-flip 2:2:gradient --inject-flip 2:3:leaf
 	[ "$status" -eq 71 ] || failed 'two faults'
 	[ "$(cut -f2,5,6 run/suspects | tr '\t\n' ' ')" = '2 2 sporadic 3 2 persistent ' ]
-	grep -q 'fault 2 of this rank (--referee-strikes 2)' err
+	grep -q 'fault 2 of this device within a day (--referee-strikes 2)' err
 	[ "$(readlink run/checkpoints/latest.h5)" = step-00000002.h5 ]
 	audit --inject-flip 2:2:gradient --inject-flip 2:3:leaf --referee-strikes 3
 	[ "$status" -eq 0 ] && same || failed 'three are allowed'
 	audit --inject-flip 1:2:gradient --inject-flip 2:3:leaf
-	[ "$status" -eq 0 ] && same || failed 'two ranks'
+	[ "$status" -eq 0 ] && same || failed 'two hosts'
+	PT_HOST_RANKS=2 audit --inject-flip 2:2:gradient --inject-flip 3:3:leaf
+	[ "$status" -eq 71 ] || failed 'two ranks of a host'
+}
+
+# A line of the file of suspects, of a time ago.
+suspect() { # AGO HOST VERDICT
+	printf '%s\t7\t%s\tprocessor\t0\t%s\tnorm.weight\n' "$(date -u -d "-$1" +%FT%TZ)" "$2" "$3"
+}
+
+@test "--referee: faults count for a day, by host and device, also after a restart" {
+	local host
+	host=$(hostname)
+	clean 4 1 --fsdp 4
+	audit --inject-flip 2:2:leaf --inject-kill 0:3:step
+	[ "$status" -ne 0 ] && [ "$(cut -f2,5,6 run/suspects)" = '2	2	sporadic' ] || failed killed
+	audited=("${command[@]}" --overwrite -o run --referee 0.01)
+	"${audited[@]}" >out 2>err
+	grep -q 'run/suspects names a device of this run' err
+	grep -q 'a device of this run has had a fault within a day: the next 100 steps are audited' run/journal.txt
+	grep -q 'audited=4 ' <(tail -n 1 out)
+	# another rank of this host, after another restart
+	status=0
+	"${audited[@]}" --fsdp -1 --inject-flip 1:3:gradient >out 2>err || status=$?
+	[ "$status" -eq 71 ] && [ "$(cut -f2,5,6 run/suspects | tr '\t\n' ' ')" = '2 2 sporadic 3 1 persistent ' ] || failed 'second start'
+	# older ones, undecided ones, ones of other hosts and an incomplete line do not count
+	{
+		suspect '25 hours' "$host" sporadic
+		suspect '1 hour' another sporadic
+		suspect '1 hour' "$host" undecided
+		printf '2026-'
+	} >run/suspects
+	"${audited[@]}" --inject-flip 1:1:gradient >out 2>err
+	grep -q 'run/suspects: 1 line is not valid and ignored' err
+	not grep -q 'names a device of this run' err
+	grep -q 'fault 1 of this device within a day$' run/journal.txt
+	grep -q 'audited=4 ' <(tail -n 1 out)
+	[ "$(tail -n 1 run/suspects | cut -f2,5,6)" = '1	1	sporadic' ]
+	# four devices: software, and supervise leaves no host out
+	for x in n1 n2 "$host"; do suspect '5 hours' $x sporadic; done >run/suspects
+	suspect '2 hours' n4 persistent >>run/suspects
+	status=0
+	"${audited[@]}" --referee-strikes 3 --inject-flip 1:1:gradient >out 2>err
+	suspect '2 hours' n3 sporadic >>run/suspects
+	"${audited[@]}" --inject-flip 1:1:gradient >out 2>err || status=$?
+	[ "$status" -eq 1 ] || failed software
+	grep -q 'more than 3 devices have had faults within a day, so a bug in software is more likely' err
+	[ "$(tail -n 1 run/suspects | cut -f2,5,6)" = '1	1	sporadic' ]
+	# not a plain file
+	rm run/suspects
+	ln -s /dev/zero run/suspects
+	"${audited[@]}" --inject-flip 1:1:gradient >out 2>err
+	grep -q 'run/suspects: .*; its faults do not count' err
+	same
 }
 
 @test "--referee: a wrong copy of a weight is made again" {

@@ -1,5 +1,6 @@
 /* Which steps are audited, by which rank, and what follows from the results. */
 #include "referee/audit_plan.h"
+#include "referee/strikes.h"
 #include "tests/support/support.h"
 
 #include <string.h>
@@ -186,4 +187,77 @@ TEST(software)
 	assert_false(audit_is_software(4, 8));
 	assert_true(audit_is_software(5, 8));
 	assert_false(audit_is_software(2, 100));
+}
+
+/* ---- faults within a day ------------------------------------------------------------- */
+
+#define LINE(host, device, verdict) \
+	"2026-11-30T12:00:00Z\t7\t" host "\t" device "\t0\t" verdict "\tnorm.weight\n"
+
+static int64_t parse_text(struct strikes *x, const char *text)
+{
+	return strikes_parse(x, text, strlen(text));
+}
+
+TEST(strikes_of_a_file)
+{
+	const double noon = 1796040000, day = 24 * 3600; /* 2026-11-30T12:00:00Z */
+	struct strikes x = {0};
+	assert_int_equal(
+		parse_text(&x, LINE("n1", "GPU 0", "sporadic") LINE("n1", "GPU 0",
+				       "persistent") LINE("n1", "GPU 1", "sporadic")
+				       LINE("n2", "GPU 0", "undecided") "\n" LINE(
+					       "n3", "GPU 0", "persistent")),
+		0);
+	assert_int_equal(x.n, 4);
+	assert_int_equal(strikes_count(&x, noon, "n1", "GPU 0"), 2);
+	assert_int_equal(strikes_count(&x, noon + day - 1, "n1", "GPU 0"), 2);
+	assert_int_equal(strikes_count(&x, noon - day + 1, "n1", "GPU 0"), 2);
+	assert_int_equal(strikes_count(&x, noon + day, "n1", "GPU 0"), 0);
+	assert_int_equal(strikes_count(&x, noon - day, "n1", "GPU 0"), 0);
+	assert_int_equal(strikes_count(&x, noon, "n1", "GPU 1"), 1);
+	assert_int_equal(strikes_count(&x, noon, "n2", "GPU 0"), 0);
+	assert_int_equal(strikes_count_devices(&x, noon), 2);
+	assert_int_equal(strikes_count_devices(&x, noon + day), 0);
+	struct strike new = {.time = noon + day, .host = "n1", .device = "GPU 0"};
+	strikes_add(&x, &new);
+	assert_int_equal(strikes_count(&x, noon + day, "n1", "GPU 0"), 1);
+	assert_int_equal(strikes_count_devices(&x, noon + day), 1);
+	strikes_release(&x);
+}
+
+TEST(hostile_files_of_suspects)
+{
+	static const char *const bad[] = {"x\n", "\t\t\t\t\t\t\n",
+		LINE("", "GPU 0", "sporadic"), LINE("n1", "", "sporadic"),
+		LINE("n1", "GPU 0", "sporadi"), LINE("n1", "GPU 0", ""),
+		LINE("n1\tn2", "GPU 0", "sporadic"), LINE("n1", "GPU 0\tx", "sporadic"),
+		"2026-11-30T12:00:00Z\tx\tn1\tGPU 0\t0\tsporadic\tw\n",
+		"2026-11-30T12:00:00Z\t7\tn1\tGPU 0\t\tsporadic\tw\n",
+		"2026-11-30T12:00:00\t7\tn1\tGPU 0\t0\tsporadic\tw\n",
+		"2026-13-30T12:00:00Z\t7\tn1\tGPU 0\t0\tsporadic\tw\n",
+		"2026-11-30T12:00:00Z\t7\tn1\tGPU 0\t0\tsporadic"};
+	struct strikes x = {0};
+	char text[2000], host[65];
+	for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+		assert_int_equal(parse_text(&x, bad[i]), 1);
+	memset(host, 'h', sizeof(host));
+	host[64] = 0;
+	snprintf(text, sizeof(text), "2026-11-30T12:00:00Z\t7\t%s\tGPU 0\t0\tsporadic\tw",
+		host);
+	assert_int_equal(parse_text(&x, text), 1);
+	memset(text, 'x', sizeof(text)); /* a long line */
+	text[sizeof(text) - 1] = '\n';
+	assert_int_equal(strikes_parse(&x, text, sizeof(text)), 1);
+	memset(text, 0, sizeof(text));
+	assert_int_equal(strikes_parse(&x, text, sizeof(text)), 1);
+	assert_int_equal(strikes_parse(&x, text, 0), 0);
+	assert_int_equal(x.n, 0);
+	/* a last line without a line break */
+	host[63] = 0;
+	snprintf(text, sizeof(text), "2026-11-30T12:00:00Z\t7\t%s\tGPU 0\t0\tsporadic\tw",
+		host);
+	assert_int_equal(parse_text(&x, text), 0);
+	assert_int_equal(x.n, 1);
+	strikes_release(&x);
 }
