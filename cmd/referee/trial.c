@@ -435,6 +435,35 @@ static bool any_is_persistent(const struct trial *x)
 	return false;
 }
 
+/* If nobody knows which of two ranks is right, tests the kernels of both devices. If one test fails,
+ * only its rank remains a suspect. Collective. */
+static void test_suspects(struct trial *x)
+{
+	struct audit *a = x->a;
+	struct audit_suspect *s = a->suspect;
+	struct err own = {0}, e[2];
+	if (!a->test_device || a->n_suspects != 2 || s[0].verdict != AUDIT_UNDECIDED ||
+		s[1].verdict != AUDIT_UNDECIDED)
+		return;
+	if (x->t->world->rank == s[0].rank || x->t->world->rank == s[1].rank)
+		a->test_device(x->t, &own);
+	for (int i = 0; i < 2; i++) {
+		e[i] = own;
+		comm_bcast(x->t->world, &e[i], sizeof(e[i]), s[i].rank);
+	}
+	if (!e[0].code == !e[1].code) {
+		str_printf(&a->found, "; the self-test %s on both",
+			e[0].code ? "fails" : "passes");
+		return;
+	}
+	int failed = e[0].code ? 0 : 1;
+	s[0] = s[failed];
+	s[0].verdict = AUDIT_PERSISTENT;
+	a->n_suspects = 1;
+	str_printf(&a->found, "; only the self-test of rank %d fails: %s: persistent",
+		s[0].rank, e[failed].msg);
+}
+
 /* ---- the outcome ----------------------------------------------------------------------- */
 
 /* Returns true if more devices than defects explain have computed wrongly within a day. */
@@ -526,6 +555,7 @@ void audit_trial(struct trainer *t)
 			judge_team(&x, i);
 		for (int i = 0; i < x.n_teams && !a->n_suspects; i++)
 			judge_own_experts(&x, i);
+		test_suspects(&x);
 		conclude(&x);
 		if (a->outcome == CHECKED_PERSISTENT)
 			compare_weights(&x);

@@ -402,7 +402,7 @@ static int begin_run(struct run *r)
 	progress_begin(&r->report.bar, "pt-train", (double)t->o.steps);
 	r->report.bar.first = (double)t->step;
 	report_start(r);
-	referee_read_suspects(r);
+	referee_begin(r);
 	if (t->o.eval_first && t->step == 0)
 		evaluate_first(r);
 	run_vault_save_missed(r);

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "referee/audit.h"
+#include "train/selftest.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,12 +67,13 @@ static int read_file(const char *path, struct strikes *x, struct err *e)
 	return 0;
 }
 
-void referee_read_suspects(struct run *r)
+void referee_begin(struct run *r)
 {
 	struct audit *a = r->t.audit;
 	struct err e = {0};
 	if (!a)
 		return;
+	a->test_device = r->t.d.discrete ? selftest_repeat : NULL;
 	struct strikes read = {0};
 	scoped_str path = {0};
 	str_printf(&path, "%s/suspects", r->dir.path ? r->dir.path : "");

@@ -164,15 +164,37 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 	}
 }
 
+/* Returns the number of threads of the CPU's kernels. */
+static int test_threads(const struct trainer *t)
+{
+	return t->o.threads
+		       ? (int)t->o.threads
+		       : (int)max64(1, cpu_count() / max64(1, comm_place()->local_size));
+}
+
+int selftest_repeat(struct trainer *t, struct err *e)
+{
+	struct kernel_calls calls = {0};
+	struct selftest_work work;
+	struct selftest r;
+	int64_t used, free_bytes;
+	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
+	selftest_measure(&calls, &work);
+	device_memory(&t->d, &used, &free_bytes);
+	bool fits = (int64_t)work.gpu_bytes <= free_bytes;
+	int rc = fits ? selftest_run(&t->d, test_threads(t), &calls, &r, e) : 0;
+	if (!fits)
+		warn("self-test: too little free memory on %s", t->d.name);
+	kernel_calls_release(&calls);
+	return rc;
+}
+
 /* Runs the self-test of the device's kernels, and sets *r. Returns -1 with *e set if
  * results are wrong. */
 static int run_test(
 	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
 {
-	int64_t threads = max64(1, cpu_count() / max64(1, comm_place()->local_size));
-	if (t->o.threads)
-		threads = t->o.threads;
-	if (!selftest_run(&t->d, (int)threads, calls, r, e))
+	if (!selftest_run(&t->d, test_threads(t), calls, r, e))
 		return 0;
 	err_prefix(e, "self-test: %s gives wrong results: ", t->d.name);
 	struct err text = *e;

@@ -121,9 +121,9 @@ void hashes_close(struct run *r);
 
 /* Reports how much of the work audits compute again. */
 void referee_report_start(struct run *r);
-/* Reads the faults of earlier starts from the file of suspects. If a device of the run has had one
- * within a day, the next steps are audited. Collective. */
-void referee_read_suspects(struct run *r);
+/* Prepares trials, and reads the faults of earlier starts from the file of suspects. If a device of the
+ * run has had one within a day, the next steps are audited. Collective. */
+void referee_begin(struct run *r);
 /* Sets the columns of audits. */
 void referee_fill_row(const struct run *r, struct row *row);
 /* Appends the ranks that an audit of the step has found to the file of suspects, on rank 0. A
