@@ -343,6 +343,29 @@ static void append_verdict(struct trial *x, struct audit_suspect *s, bool fresh)
 	s->verdict = AUDIT_PERSISTENT;
 }
 
+/* Removes from a finding the ranks that computed with wrong state, which --check-replicas has
+ * replaced, and that are right since then. Appends each once. */
+static void excuse_replaced(
+	struct trial *x, const struct place *p, struct audit_finding *f)
+{
+	struct str *found = &x->a->found;
+	const int rank[] = {p->rank, audit_partner(x->t, p->rank, -x->a->plan.shift)};
+	bool *const suspected[] = {&f->a, &f->b};
+	for (int i = 0; i < 2; i++) {
+		scoped_str text = {0};
+		if (f->verdict != AUDIT_SPORADIC || !*suspected[i] ||
+			!replicas_replaced_on(x->t, rank[i]))
+			continue;
+		*suspected[i] = false;
+		str_printf(&text,
+			"rank %d computed with wrong state, which was replaced: no fault of "
+			"its device",
+			rank[i]);
+		if (!found->len || !strstr(found->s, text.s))
+			str_printf(found, "%s%s", found->len ? "; " : "", text.s);
+	}
+}
+
 /* Adds the ranks that a finding names to the suspects, and appends what they computed wrongly.
  * Collective. */
 static void accuse(
@@ -391,6 +414,7 @@ static void judge_team(struct trial *x, int team)
 	struct place p = find_place(x, team);
 	if (p.rank < 0)
 		return;
+	excuse_replaced(x, &p, &f);
 	accuse(x, &p, &f, fresh);
 }
 
@@ -444,7 +468,7 @@ static void conclude(struct trial *x)
 	struct audit *a = x->a;
 	a->outcome = CHECKED_SPORADIC;
 	a->always_until = x->t->step + 1 + WATCHED_STEPS;
-	if (!a->n_suspects)
+	if (!a->n_suspects && !a->found.len)
 		str_puts(&a->found,
 			"an audit failed, but computed again all results agree");
 	for (int i = 0; i < a->n_suspects; i++) {
