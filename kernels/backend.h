@@ -101,7 +101,8 @@ static inline uint64_t device_abi(void)
 		sizeof(struct group_leaf), sizeof(struct combine), sizeof(struct keep),
 		sizeof(struct rng_stream), sizeof(struct normal), sizeof(struct exact),
 		sizeof(struct grid), sizeof(struct grid_part), sizeof(struct grid_sum),
-		sizeof(struct grid_check), sizeof(struct device_options),
+		sizeof(struct grid_check), sizeof(struct word_part),
+		sizeof(struct checksum_term), sizeof(struct device_options),
 		sizeof(struct err)};
 #define KERNEL(type, name, ...) \
 	h = device_abi_text(h, #type " " #name "(" #__VA_ARGS__ ")");

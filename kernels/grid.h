@@ -68,6 +68,23 @@ PHILOX_FN uint32_t grid_block_weight(const struct grid_check *c, int64_t block)
 	return 1 + b.x[0] % (GRID_PRIME - 1);
 }
 
+/* A part of a vector of 32-bit words, as fp32 elements are stored: its checksum is the sum of
+ * w_i x_i modulo GRID_PRIME, with the weights of struct grid_check. A flipped bit always changes
+ * it. */
+struct word_part {
+	const void *p; /* [n] 32-bit words, device memory */
+	int64_t n;
+	int64_t first;	 /* index in the vector of the part's first word */
+	uint32_t vector; /* number of the vector, for its weights v */
+	int sum;	 /* which of the sums the checksum is added to */
+};
+
+/* What a checksum adds to a word: factor times the checksum, and `differs` if the checksum is
+ * not congruent to an earlier one. Both are below GRID_PRIME. */
+struct checksum_term {
+	uint64_t factor, differs;
+};
+
 /* Returns lower + 2^32 upper modulo GRID_PRIME, in a form below 2^48. */
 PHILOX_FN uint64_t grid_fold(uint64_t lower, int64_t upper)
 {
@@ -76,6 +93,15 @@ PHILOX_FN uint64_t grid_fold(uint64_t lower, int64_t upper)
 	uint64_t a = (lower & UINT32_MAX) + r * (lower >> 32);
 	uint64_t b = (positive & UINT32_MAX) + r * (positive >> 32);
 	return a + r * b;
+}
+
+/* Returns what a sum adds to a word, below 2 GRID_PRIME. */
+PHILOX_FN uint64_t checksum_term_of(
+	const struct checksum_term *x, uint64_t sum, uint64_t earlier)
+{
+	uint64_t now = sum % GRID_PRIME;
+	return x->factor * now % GRID_PRIME +
+	       (now != earlier % GRID_PRIME ? x->differs : 0);
 }
 
 /* `rounded` may be a leaf in fp32; otherwise no two vectors overlap. With more than GRID_PARTS
@@ -124,5 +150,13 @@ KERNEL(void, grid_sum, struct device *d, const struct grid_sum *s, struct grid *
  * infinities, unlike the square of an infinite gradient; `not_finite` as NaN. Reduces the word of
  * checksums modulo GRID_PRIME. x is in device memory. */
 KERNEL(void, grid_count, struct device *d, struct exact *x, struct grid *grid)
+/* Adds the checksums of n_parts parts to sums, as numbers that are congruent to them and below 2^31
+ * for each part and each 2^10 words. u: [GRID_BLOCK], grid_weights(). All in device memory, except
+ * the list of parts. */
+KERNEL(void, word_sums, struct device *d, uint64_t *sum, const struct word_part *parts,
+	int n_parts, const uint32_t *u, struct philox_key key)
+/* *word, below GRID_PRIME, = the sum of n terms for the sums sum[i]. All in device memory. */
+KERNEL(void, checksum_word, struct device *d, uint64_t *word, const uint64_t *sum,
+	const uint64_t *earlier, const struct checksum_term *terms, int64_t n)
 
 #endif

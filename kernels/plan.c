@@ -53,6 +53,8 @@ static double traffic_bytes(const struct kernel_call *c)
 			       2 * f32 *
 				       (double)(c->n[2] + !!(c->n[3] & GRID_ADD) +
 						!!(c->n[3] & GRID_KEPT)));
+	case KERNEL_word_sums:
+		return f32 * (double)c->n[0];
 	default:
 		return all;
 	}
@@ -264,6 +266,9 @@ static void count_leaves(struct device *d, const struct group_leaf *leaves, int 
 #define NOTE_grid_sum		NOTE(grid_sum, .m = {{.type = s->leaf_type}}, .n = {s->n, grid_leaves(s), \
 					s->n_parts - grid_leaves(s), grid_writes(s)})
 #define NOTE_grid_count		NOTE(grid_count, .n = {0})
+#define NOTE_word_sums		for (int i = 0; i < n_parts; i++) \
+					NOTE(word_sums, .n = {parts[i].n})
+#define NOTE_checksum_word	NOTE(checksum_word, .n = {n})
 #define NOTE_step_end		NOTE(step_end, .n = {0})
 #define NOTE_round		NOTE(round, .m = {y, x}, .n = {type})
 #define NOTE_round_scaled	NOTE(round_scaled, .m = {y, x}, .n = {type})

@@ -149,6 +149,54 @@ void try_grid_count(struct trial *t)
 	check_exact(t, "a sum that is not finite", x);
 }
 
+/* Adds the checksums of three parts to two sums. The sums are congruent, but may differ. */
+void try_word_sums(struct trial *t)
+{
+	enum { PARTS = 3, SUMS = 2 };
+	const int64_t n = limit_size(t->c->n[0], MAX_ELEMENTS);
+	const uint64_t zeros[SUMS] = {0};
+	struct trial_pair x = pair_ints(t, n, INT32_MIN, INT32_MAX);
+	struct trial_pair u = make_weights(t),
+			  word = pair_bytes(t, zeros, sizeof(*zeros));
+	struct trial_pair sums = pair_bytes(t, zeros, sizeof(zeros));
+	const struct checksum_term terms[SUMS] = {{1, 0}, {GRID_PRIME / 3, 0}};
+	struct trial_pair factors = pair_bytes(t, terms, sizeof(terms));
+	struct word_part parts[SIDES][PARTS];
+	for (enum side s = GPU; s < SIDES; s++)
+		for (int i = 0; i < PARTS; i++) {
+			int64_t first = n * i / PARTS;
+			parts[s][i] = (struct word_part){.p = (int32_t *)x.m[s].p + first,
+				.n = n * (i + 1) / PARTS - first,
+				.first = 4000 + first,
+				.vector = (uint32_t)i / 2,
+				.sum = i / 2};
+		}
+	BOTH(t, word_sums, sums.m[s].p, parts[s], PARTS, u.m[s].p, grid_check_key(0));
+	BOTH(t, checksum_word, word.m[s].p, sums.m[s].p, sums.m[s].p, factors.m[s].p,
+		SUMS);
+	trial_check(t, "checksum", word);
+}
+
+/* Tests terms of equal and of different sums. */
+void try_checksum_word(struct trial *t)
+{
+	enum { MAX_TERMS = 1000 };
+	const int64_t n = limit_size(t->c->n[0], MAX_TERMS);
+	uint64_t sum[MAX_TERMS], earlier[MAX_TERMS], none = 0;
+	struct checksum_term terms[MAX_TERMS];
+	for (int64_t i = 0; i < n; i++) {
+		sum[i] = hash_mix((uint64_t)i) >> 8;
+		earlier[i] = i % 3 ? sum[i] + GRID_PRIME : sum[i] + 1;
+		terms[i] = (struct checksum_term){hash_mix(sum[i]) % GRID_PRIME, 7};
+	}
+	struct trial_pair a = pair_bytes(t, sum, (size_t)n * sizeof(*sum));
+	struct trial_pair b = pair_bytes(t, earlier, (size_t)n * sizeof(*earlier));
+	struct trial_pair c = pair_bytes(t, terms, (size_t)n * sizeof(*terms));
+	struct trial_pair word = pair_bytes(t, &none, sizeof(none));
+	BOTH(t, checksum_word, word.m[s].p, a.m[s].p, b.m[s].p, c.m[s].p, n);
+	trial_check(t, "word", word);
+}
+
 /* ---- the step ----------------------------------------------------------------------- */
 
 static const struct update test_update = {.lr = 1e-2f,

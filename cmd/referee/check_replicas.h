@@ -15,7 +15,8 @@ void replicas_after_step(struct trainer *t);
 /* The row STEP_CHECK_REPLICAS of step_checks[] (checks.h). The alarm finds which copies are wrong,
  * and replaces them; if that is impossible, it sets t->state_is_wrong. */
 bool replicas_are_checked(const struct trainer *t);
-uint64_t replicas_word(struct trainer *t);
+void replicas_write_step(struct trainer *t);
+void replicas_enqueue_word(struct trainer *t, uint64_t *word);
 void replicas_heal(struct trainer *t);
 enum checked replicas_verdict(struct trainer *t, struct str *out);
 
@@ -23,12 +24,11 @@ enum checked replicas_verdict(struct trainer *t, struct str *out);
  * to *out. Returns CHECKED_RIGHT if the checks are off. */
 enum checked replicas_check_now(struct trainer *t, struct str *out);
 
-/* Returns true if all copies of the state have the same bits, also if the checks are off. Appends
- * the ranks with a copy that differs from the copy of the first rank. Collective. */
-bool replicas_agree(struct trainer *t, struct str *differing);
+/* Return true if state of any rank, or of this one, was wrong and has been replaced since the last
+ * step; equal on all ranks. */
+bool replicas_were_replaced(const struct trainer *t);
+bool replicas_replaced_on(const struct trainer *t, int rank);
 
-/* Remembers checksums of all state of this rank, until the step's end. Does nothing with local SGD,
- * where synchronizations change the state within steps. Needs host memory. */
-void custody_take(struct trainer *t);
-/* Returns false if this rank's state has changed since custody_take(). */
-bool custody_holds(struct trainer *t);
+/* Collective. Before a trial: does the same as the alarm, also if the checks are off, unless the
+ * alarm has done so in this step. Appends what was found to *out. */
+void replicas_heal_in_trial(struct trainer *t, struct str *out);

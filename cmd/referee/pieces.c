@@ -55,110 +55,176 @@ int64_t state_pieces_list(const struct store *s, struct state_piece **list)
 	return n;
 }
 
-/* Floats of offloaded state that are read at once. */
-enum { CHUNK = 1 << 16 };
+/* ---- checksums ------------------------------------------------------------------- */
 
-/* Calls fn(arg) for the elements of a piece, in runs of contiguous floats. Offloaded elements are
- * in a buffer. */
-static void visit_piece(struct store *s, const struct state_piece *x,
-	void (*fn)(void *arg, float *p, int64_t n), void *arg)
-{
-	const struct bucket *b = x->bucket;
-	scoped_ptr float *buffer =
-		is_offloaded(s, x->group) ? xmalloc(CHUNK * sizeof(*buffer)) : NULL;
-	for (int i = 0; i < b->n_entries; i++) {
-		const struct entry *e = &b->entry[i];
-		int64_t n = entry_floats(e, x->shard), len = buffer ? CHUNK : n;
-		int64_t pos = b->pos + e->packed[x->shard];
-		for (int64_t at = 0; at < n; at += len) {
-			int64_t part = min64(len, n - at);
-			float *p = x->gathered ? b->gather.whole + e->pos +
-							 e->bounds[x->shard] * e->cols
-					       : store_begin(s, x->group, pos + at, part,
-							 buffer);
-			fn(arg, p, part);
-		}
-	}
-}
-
-/* A checksum of bits: of pairs of floats, as integers of 64 bits. */
-struct checksum {
-	struct device *d;
-	struct grid_check check;
+/* Parts of pieces for one launch of the kernel word_sums. */
+enum { PARTS_PER_LAUNCH = 64 };
+struct batch {
+	struct store *s;
+	const uint32_t *u;
+	const struct state_piece *list;
+	int64_t n_list;
+	const bool *wanted;
+	uint64_t *sum;
+	struct word_part part[PARTS_PER_LAUNCH];
+	int n;
+	int group;     /* the offloaded group that is visited */
+	int64_t found; /* the piece of the last part */
 };
 
-static void add_pairs(struct checksum *x, const int64_t *pairs, int64_t n)
+static void launch_batch(struct batch *q)
 {
-	const struct grid_part part = {.sum = pairs};
-	struct grid ignored = {.exponent = GRID_EXPONENT};
-	x->d->k->grid_sum(x->d,
-		&(struct grid_sum){
-			.parts = &part, .n_parts = 1, .n = n, .check = &x->check},
-		&ignored);
-	x->check.first += n;
+	struct device *d = q->s->c.device;
+	if (q->n)
+		d->k->word_sums(
+			d, q->sum, q->part, q->n, q->u, grid_check_key(q->s->c.seed));
+	q->n = 0;
 }
 
-/* Adds contiguous floats; the last one is a pair with 0 if their number is odd. */
-static void add_floats(void *context, float *p, int64_t n)
+/* Adds n words at p, from index `first` of the packed shard on, to the checksum of piece i. */
+static void add_words(
+	struct batch *q, int64_t i, const float *p, int64_t n, int64_t first)
 {
-	struct checksum *x = context;
-	int64_t pairs[GRID_BLOCK + 1];
-	bool aligned = (uintptr_t)p % sizeof(*pairs) == 0;
-	if (aligned)
-		add_pairs(x, (const int64_t *)(const void *)p, n / 2);
-	for (int64_t at = aligned ? n / 2 * 2 : 0; at < n; at += 2 * GRID_BLOCK) {
-		int64_t floats = min64(n - at, 2 * GRID_BLOCK);
-		pairs[floats / 2] = 0;
-		memcpy(pairs, p + at, (size_t)floats * sizeof(*p));
-		add_pairs(x, pairs, ceil_div(floats, 2));
+	q->part[q->n++] = (struct word_part){.p = p,
+		.n = n,
+		.first = first,
+		.vector = (uint32_t)q->list[i].id,
+		.sum = (int)i};
+	if (q->n == PARTS_PER_LAUNCH)
+		launch_batch(q);
+}
+
+static void add_piece_in_memory(struct batch *q, int64_t i)
+{
+	const struct state_piece *x = &q->list[i];
+	const struct bucket *b = x->bucket;
+	const float *state = q->s->impl->state[x->group];
+	for (int k = 0; k < b->n_entries; k++) {
+		const struct entry *e = &b->entry[k];
+		int64_t n = entry_floats(e, x->shard), at = e->packed[x->shard];
+		const float *p = x->gathered ? b->gather.whole + e->pos +
+						       e->bounds[x->shard] * e->cols
+					     : state + b->pos + at;
+		if (n)
+			add_words(q, i, p, n, at);
 	}
+}
+
+/* Adds a part of an offloaded group, which is in memory until this function returns. */
+static void add_offloaded_part(void *arg, const struct part *x)
+{
+	struct batch *q = arg;
+	const struct bucket *b = bucket_of(q->s, x->t, x->slice);
+	int64_t i = q->found;
+	for (int64_t k = 0; k < q->n_list; k++, i = (i + 1) % q->n_list) {
+		const struct state_piece *y = &q->list[i];
+		if (y->bucket == b && y->group == q->group && !y->gathered)
+			break;
+	}
+	q->found = i;
+	if (!q->wanted[i])
+		return;
+	add_words(q, i, x->state[q->group], x->rows * x->cols, x->pos - b->pos);
+	launch_batch(q);
+}
+
+void state_pieces_enqueue(struct store *s, const uint32_t *u,
+	const struct state_piece *list, int64_t n, const bool *wanted, uint64_t *sum)
+{
+	struct batch q = {
+		.s = s, .u = u, .list = list, .n_list = n, .wanted = wanted, .sum = sum};
+	unsigned offloaded = 0;
+	for (int64_t i = 0; i < n; i++)
+		if (wanted[i] && !list[i].gathered && is_offloaded(s, list[i].group))
+			offloaded |= STORE_BIT(list[i].group);
+		else if (wanted[i])
+			add_piece_in_memory(&q, i);
+	launch_batch(&q);
+	for (q.group = 0; q.group < s->c.groups.n; q.group++)
+		if (offloaded & STORE_BIT(q.group))
+			store_for_each_part(
+				s, false, STORE_BIT(q.group), 0, add_offloaded_part, &q);
 }
 
 void state_pieces_hash(struct store *s, struct state_piece *list, int64_t n)
 {
-	uint32_t **u = &s->impl->piece_weights;
-	if (!*u) {
-		*u = xcalloc(GRID_BLOCK, sizeof(**u));
-		grid_weights(s->c.seed, *u);
-	}
-	for (int64_t i = 0; i < n; i++) {
-		struct checksum x = {.d = s->c.device,
-			.check = {.u = *u,
-				.key = grid_check_key(s->c.seed),
-				.bucket = (uint32_t)list[i].id,
-				.word = &list[i].hash}};
-		list[i].hash = 0;
-		visit_piece(s, &list[i], add_floats, &x);
-	}
+	struct device *d = s->c.device;
+	uint32_t u[GRID_BLOCK];
+	size_t n_sums = (size_t)n * sizeof(uint64_t), n_bytes = sizeof(u) + n_sums;
+	scoped_ptr bool *all = xmalloc((size_t)n + 1);
+	scoped_ptr uint64_t *sum = xmalloc(n_sums + 1);
+	char *memory = device_alloc(d, n_bytes);
+	if (!memory)
+		die(EX_FAILED, "out of memory: checksums of the state need %zu bytes",
+			n_bytes);
+	grid_weights(s->c.seed, u);
+	device_put(d, memory, u, sizeof(u));
+	memset(all, true, (size_t)n);
+	uint64_t *sums = (uint64_t *)(void *)(memory + sizeof(u));
+	state_pieces_enqueue(
+		s, (const uint32_t *)(const void *)memory, list, n, all, sums);
+	device_get(d, sum, sums, n_sums);
+	for (int64_t i = 0; i < n; i++)
+		list[i].hash = sum[i] % GRID_PRIME;
+	device_free(d, memory, n_bytes);
 }
 
-static void append_floats(void *out, float *p, int64_t n)
-{
-	float **next = out;
-	memcpy(*next, p, (size_t)n * sizeof(*p));
-	*next += n;
-}
+/* ---- copies ---------------------------------------------------------------------- */
 
-void state_piece_read(struct store *s, const struct state_piece *x, float *out)
-{
-	visit_piece(s, x, append_floats, &out);
-}
+/* A range of the floats of a piece, and its place in host memory. */
+struct piece_range {
+	int64_t at, n;
+	float *host;
+	bool write;
+};
 
-void state_piece_write(struct store *s, const struct state_piece *x, const float *in)
+/* Copies floats [from, end) of an entry's part of a shard to or from host memory. */
+static void copy_run(struct store *s, const struct state_piece *x, const struct entry *e,
+	int64_t from, int64_t end, struct piece_range *r)
 {
 	const struct bucket *b = x->bucket;
-	BUG_ON(x->gathered);
-	for (int i = 0; i < b->n_entries; i++) {
-		const struct entry *e = &b->entry[i];
+	struct part p = {.cols = 1, .pos = b->pos + e->packed[x->shard] + from};
+	int64_t n = end - from;
+	if (s->impl->state[x->group])
+		p.state[x->group] = s->impl->state[x->group] + p.pos;
+	if (x->gathered)
+		device_get(s->c.device, r->host,
+			b->gather.whole + e->pos + e->bounds[x->shard] * e->cols + from,
+			(size_t)n * sizeof(float));
+	else if (r->write)
+		part_write(s, &p, x->group, 0, n, r->host);
+	else
+		part_read(s, &p, x->group, 0, n, r->host);
+	r->host += n;
+}
+
+static void copy_range(struct store *s, const struct state_piece *x, struct piece_range r)
+{
+	int64_t before = 0;
+	for (int i = 0; i < x->bucket->n_entries; i++) {
+		const struct entry *e = &x->bucket->entry[i];
 		int64_t n = entry_floats(e, x->shard);
-		int64_t pos = b->pos + e->packed[x->shard];
-		if (n && !is_offloaded(s, x->group))
-			memcpy(s->impl->state[x->group] + pos, in,
-				(size_t)n * sizeof(*in));
-		else if (n)
-			store_end(s, x->group, pos, n, in);
-		in += n;
+		int64_t from = max64(0, r.at - before),
+			end = min64(n, r.at + r.n - before);
+		if (from < end)
+			copy_run(s, x, e, from, end, &r);
+		before += n;
 	}
+}
+
+void state_piece_read(
+	struct store *s, const struct state_piece *x, int64_t at, int64_t n, float *out)
+{
+	copy_range(s, x, (struct piece_range){.at = at, .n = n, .host = out});
+}
+
+void state_piece_write(struct store *s, const struct state_piece *x, int64_t at,
+	int64_t n, const float *in)
+{
+	BUG_ON(x->gathered);
+	copy_range(s, x,
+		(struct piece_range){
+			.at = at, .n = n, .host = (float *)in, .write = true});
 }
 
 void state_piece_name(const struct store *s, const struct state_piece *x, struct str *out)

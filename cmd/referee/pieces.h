@@ -17,14 +17,19 @@ struct state_piece {
 /* Lists the pieces of this rank that have elements, in *list, which the caller frees. Returns their
  * number. */
 int64_t state_pieces_list(const struct store *s, struct state_piece **list);
-/* Sets the hashes of n pieces: a checksum (kernels/grid.h) that misses no single bit. Needs host
- * memory. */
+/* Enqueues the checksums (kernel word_sums) of the pieces with wanted[i], which are added to sum[i].
+ * u: grid_weights() of the store's seed. u and sum: device memory. */
+void state_pieces_enqueue(struct store *s, const uint32_t *u,
+	const struct state_piece *list, int64_t n, const bool *wanted, uint64_t *sum);
+/* Sets the hashes of n pieces to these checksums, and waits for the device. */
 void state_pieces_hash(struct store *s, struct state_piece *list, int64_t n);
 /* Returns the number of floats of a piece. */
 int64_t state_piece_floats(const struct state_piece *x);
-/* Copies a piece to a vector, or from it unless it is gathered. Needs host memory. */
-void state_piece_read(struct store *s, const struct state_piece *x, float *out);
-void state_piece_write(struct store *s, const struct state_piece *x, const float *in);
+/* Copy floats [at, at + n) of a piece to host memory, or from it unless the piece is gathered. */
+void state_piece_read(
+	struct store *s, const struct state_piece *x, int64_t at, int64_t n, float *out);
+void state_piece_write(struct store *s, const struct state_piece *x, int64_t at,
+	int64_t n, const float *in);
 /* Appends what the piece is, as "exp_avg of the bucket of A to B". */
 void state_piece_name(
 	const struct store *s, const struct state_piece *x, struct str *out);

@@ -7,8 +7,6 @@
 #include "referee/check_replicas.h"
 #include "referee/replicas_heal.h"
 
-#include <stddef.h>
-
 struct healing {
 	struct trainer *t;
 	struct piece_copy *all; /* [n] */
@@ -36,8 +34,7 @@ static void report_finding(
 	if (t->world->rank == rank) {
 		str_printf(&text, "rank %d (host %s): ", rank, comm_place()->host);
 		if (index >= 0)
-			state_piece_name(
-				t->store, &t->replicas->list[index].piece, &text);
+			state_piece_name(t->store, &t->replicas->piece[index], &text);
 		else
 			str_puts(&text, "loss, norm or learning rate of the last update");
 	}
@@ -150,31 +147,35 @@ static const struct piece_copy *right_copy(
 	return right;
 }
 
-/* Copies a piece from one rank to another. */
+/* Copies a piece from one rank to another, in host memory of a fixed size. */
 static void replace_copy(
 	struct healing *h, const struct piece_copy *to, const struct piece_copy *from)
 {
+	enum { FLOATS = 1 << 18 };
 	struct trainer *t = h->t;
 	int rank = t->world->rank;
-	const struct watched *list = t->replicas->list;
-	const struct state_piece *x =
-		&list[rank == to->rank ? to->index : from->index].piece;
+	const struct state_piece *list = t->replicas->piece;
+	const struct state_piece *x = &list[rank == to->rank ? to->index : from->index];
 	if (rank != to->rank && rank != from->rank)
 		return;
-	int64_t n_bytes = state_piece_floats(x) * (int64_t)sizeof(float);
-	scoped_ptr float *floats = xmalloc((size_t)n_bytes);
-	struct comm_requests r = {.c = t->world};
-	if (rank == from->rank)
-		state_piece_read(t->store, &list[from->index].piece, floats);
-	if (rank == from->rank && rank != to->rank)
-		comm_send(&r, floats, n_bytes, to->rank, COMM_TAG(HEAL, 0));
-	if (rank == to->rank && rank != from->rank)
-		comm_recv(&r, floats, n_bytes, from->rank, COMM_TAG(HEAL, 0));
-	comm_start(&r);
-	comm_wait(&r);
-	comm_requests_release(&r);
-	if (rank == to->rank)
-		state_piece_write(t->store, x, floats);
+	scoped_ptr float *floats = xmalloc(FLOATS * sizeof(*floats));
+	int64_t n_all = state_piece_floats(x);
+	for (int64_t at = 0; at < n_all; at += FLOATS) {
+		struct comm_requests r = {.c = t->world};
+		int64_t n = min64(FLOATS, n_all - at);
+		int64_t n_bytes = n * (int64_t)sizeof(*floats);
+		if (rank == from->rank)
+			state_piece_read(t->store, &list[from->index], at, n, floats);
+		if (rank == from->rank && rank != to->rank)
+			comm_send(&r, floats, n_bytes, to->rank, COMM_TAG(HEAL, 0));
+		if (rank == to->rank && rank != from->rank)
+			comm_recv(&r, floats, n_bytes, from->rank, COMM_TAG(HEAL, 0));
+		comm_start(&r);
+		comm_wait(&r);
+		comm_requests_release(&r);
+		if (rank == to->rank)
+			state_piece_write(t->store, x, at, n, floats);
+	}
 }
 
 /* Reports that none of the n copies of a piece is known to be right. */
@@ -213,6 +214,7 @@ static void judge_copies(struct healing *h, const struct piece_copy *c, int64_t 
 				     : " differ from replicas: copied from rank",
 			right->rank);
 		h->replaced = true;
+		h->t->replicas->replaced[c[i].rank] = true;
 		if (!c[i].gathered)
 			replace_copy(h, &c[i], right);
 	}
@@ -222,11 +224,12 @@ void replicas_heal(struct trainer *t)
 {
 	struct replicas *x = t->replicas;
 	struct healing h = {.t = t};
-	for (int64_t i = 0; i < x->n; i++)
-		state_pieces_hash(t->store, &x->list[i].piece, 1);
+	replicas_read(t);
 	h.used_wrong = xcalloc((size_t)t->world->size, sizeof(*h.used_wrong));
 	h.n = replicas_gather(t, &h.all);
 	str_free(&x->found);
+	memset(x->replaced, 0, (size_t)t->world->size * sizeof(*x->replaced));
+	x->replaced_step = t->step;
 	judge_numbers(&h);
 	for (int64_t i = 0, end; i < h.n; i = end) {
 		for (end = i; end < h.n && h.all[end].id == h.all[i].id; end++)
@@ -235,11 +238,7 @@ void replicas_heal(struct trainer *t)
 	}
 	if (h.replaced)
 		store_updated(t->store, false);
-	for (int64_t i = 0; i < x->n; i++) {
-		struct watched *w = &x->list[i];
-		state_pieces_hash(t->store, &w->piece, 1);
-		w->hash_taken = w->piece.hash;
-	}
+	replicas_write(t);
 	free(h.used_wrong);
 	free(h.all);
 }

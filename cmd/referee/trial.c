@@ -353,6 +353,29 @@ static void append_verdict(struct trial *x, struct audit_suspect *s, bool fresh)
 			(long long)x->t->o.referee_strikes);
 }
 
+/* Removes from a finding the ranks that computed with wrong state, which has been replaced, and that
+ * are right since then. Appends each once. */
+static void excuse_replaced(
+	struct trial *x, const struct place *p, struct audit_finding *f)
+{
+	struct str *found = &x->a->found;
+	const int rank[] = {p->rank, audit_partner(x->t, p->rank, -x->a->plan.shift)};
+	bool *const suspected[] = {&f->a, &f->b};
+	for (int i = 0; i < 2; i++) {
+		scoped_str text = {0};
+		if (f->verdict != AUDIT_SPORADIC || !*suspected[i] ||
+			!replicas_replaced_on(x->t, rank[i]))
+			continue;
+		*suspected[i] = false;
+		str_printf(&text,
+			"rank %d computed with wrong state, which was replaced: no fault of "
+			"its device",
+			rank[i]);
+		if (!found->len || !strstr(found->s, text.s))
+			str_printf(found, "%s%s", found->len ? "; " : "", text.s);
+	}
+}
+
 /* Adds the ranks that a finding names to the suspects, and appends what they computed wrongly.
  * Collective. */
 static void accuse(
@@ -401,6 +424,7 @@ static void judge_team(struct trial *x, int team)
 	struct place p = find_place(x, team);
 	if (p.rank < 0)
 		return;
+	excuse_replaced(x, &p, &f);
 	accuse(x, &p, &f, fresh);
 }
 
@@ -480,7 +504,7 @@ static void conclude(struct trial *x)
 	bool is_software = many_have_strikes(a);
 	a->outcome = CHECKED_SPORADIC;
 	a->always_until = x->t->step + 1 + AUDIT_WATCHED_STEPS;
-	if (!a->n_suspects)
+	if (!a->n_suspects && !a->found.len)
 		str_puts(&a->found,
 			"an audit failed, but computed again all results agree");
 	for (int i = 0; i < a->n_suspects; i++) {
@@ -514,14 +538,24 @@ static void blame_software(struct trial *x)
 	name_place(x, &p, &x->a->found);
 }
 
-/* Appends the ranks with other parameters or optimizer state than the first replica. Collective. */
-static void compare_weights(struct trial *x)
+/* Sets the outcome if no rank is known to have right state. */
+static void blame_state(struct trial *x)
 {
-	scoped_str who = {0};
-	if (!replicas_agree(x->t, &who))
-		str_printf(&x->a->found,
-			"; parameters or optimizer state differ from the first replica on rank%s",
-			who.s ? who.s : "s");
+	x->a->outcome = CHECKED_PERSISTENT;
+	str_puts(&x->a->found,
+		"; the state is wrong, and is not saved: continue from the last "
+		"checkpoint");
+}
+
+/* Judges all micro-batches. Collective. */
+static void judge(struct trial *x)
+{
+	for (int i = 0; i < x->n_teams; i++)
+		judge_team(x, i);
+	for (int i = 0; i < x->n_teams && !x->a->n_suspects; i++)
+		judge_own_experts(x, i);
+	test_suspects(x);
+	conclude(x);
 }
 
 void audit_trial(struct trainer *t)
@@ -536,6 +570,7 @@ void audit_trial(struct trainer *t)
 	a->trial_step = t->step + 1;
 	a->trial_time = clock_wall();
 	comm_bcast(t->world, &a->trial_time, sizeof(a->trial_time), 0);
+	replicas_heal_in_trial(t, &a->found);
 	run_passes(&x);
 	find_first_records(&x);
 	if (any_is_persistent(&x)) {
@@ -548,18 +583,13 @@ void audit_trial(struct trainer *t)
 		struct audit_opinions o = opinions_on(&x, i, PASS_OWN_AGAIN);
 		x.n_differing += o.a != o.b;
 	}
-	if (a->was_first && audit_is_software(x.n_differing, x.n_teams)) {
+	if (t->state_is_wrong)
+		blame_state(&x);
+	else if (a->was_first && !replicas_were_replaced(t) &&
+		 audit_is_software(x.n_differing, x.n_teams))
 		blame_software(&x);
-	} else {
-		for (int i = 0; i < x.n_teams; i++)
-			judge_team(&x, i);
-		for (int i = 0; i < x.n_teams && !a->n_suspects; i++)
-			judge_own_experts(&x, i);
-		test_suspects(&x);
-		conclude(&x);
-		if (a->outcome == CHECKED_PERSISTENT)
-			compare_weights(&x);
-	}
+	else
+		judge(&x);
 	a->n_mismatches += max64(1, x.n_differing);
 	free(x.word);
 	free(x.first);

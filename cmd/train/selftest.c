@@ -63,6 +63,14 @@ static void call_sync_kernels(struct device *d, const struct train_opts *o, stru
 	call_wire_kernels(d, c, x);
 }
 
+/* Calls the kernels of --check-replicas and --check-memory for n words and `terms` pieces. */
+static void call_checksum_kernels(struct device *d, int64_t n, int64_t terms)
+{
+	const struct word_part part = {.n = n};
+	d->k->word_sums(d, NULL, &part, 1, NULL, grid_check_key(0));
+	d->k->checksum_word(d, NULL, NULL, NULL, NULL, terms);
+}
+
 /* Records the kernel calls of a run outside its steps, by a device that only plans. */
 static void record_other_calls(
 	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
@@ -79,6 +87,8 @@ static void record_other_calls(
 		call_sync_kernels(&d, o, mat(&x, ROWS, c->dim));
 	if (o->ckpt || o->hash_tensors)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
+	if (o->check_replicas || o->check_memory)
+		call_checksum_kernels(&d, ROWS * c->dim, m->n_tensors);
 }
 
 void selftest_calls(

@@ -357,3 +357,55 @@ void K(grid_count)(struct device *d, struct exact *x, struct grid *grid)
 	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }
+
+/* ---- words ----------------------------------------------------------------------- */
+
+/* Returns the sum of u[i] x[i] modulo GRID_PRIME, of up to GRID_BLOCK words. */
+static uint64_t add_weighted_words(const uint32_t *x, const uint32_t *u, int64_t n)
+{
+	uint64_t lower = 0, upper = 0;
+	for (int64_t i = 0; i < n; i++) {
+		uint64_t product = (uint64_t)x[i] * u[i];
+		lower += product & UINT32_MAX;
+		upper += product >> 32;
+	}
+	return grid_fold(lower, (int64_t)upper) % GRID_PRIME;
+}
+
+/* Returns the checksum of the words of a part that are in one block of weights. */
+static uint64_t block_checksum(const struct word_part *x, int64_t block,
+	const uint32_t *u, struct philox_key key)
+{
+	const struct grid_check check = {.key = key, .bucket = x->vector};
+	int64_t begin = block * GRID_BLOCK, from = max64(begin, x->first);
+	int64_t end = min64(begin + GRID_BLOCK, x->first + x->n);
+	uint64_t sum = add_weighted_words((const uint32_t *)x->p + (from - x->first),
+		u + (from - begin), end - from);
+	return sum * grid_block_weight(&check, block) % GRID_PRIME;
+}
+
+/* Adds the checksums of parts to sums. */
+void K(word_sums)(struct device *d, uint64_t *sum, const struct word_part *parts,
+	int n_parts, const uint32_t *u, struct philox_key key)
+{
+	for (int i = 0; i < n_parts; i++) {
+		const struct word_part *x = &parts[i];
+		int64_t begin = x->first / GRID_BLOCK;
+		int64_t end = x->n ? ceil_div(x->first + x->n, GRID_BLOCK) : begin;
+		uint64_t all = 0;
+#pragma omp parallel for if (x->n > PARALLEL_FROM) reduction(+ : all)
+		for (int64_t k = begin; k < end; k++)
+			all += block_checksum(x, k, u, key);
+		sum[x->sum] = (sum[x->sum] + all) % GRID_PRIME;
+	}
+}
+
+/* Sets *word to the sum of n terms. */
+void K(checksum_word)(struct device *d, uint64_t *word, const uint64_t *sum,
+	const uint64_t *earlier, const struct checksum_term *terms, int64_t n)
+{
+	uint64_t all = 0;
+	for (int64_t i = 0; i < n; i++)
+		all += checksum_term_of(&terms[i], sum[i], earlier[i]);
+	*word = all % GRID_PRIME;
+}

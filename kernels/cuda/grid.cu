@@ -213,3 +213,149 @@ void cuda_grid_count(struct device *d, struct exact *x, struct grid *grid)
 {
 	launch(d, "grid_count", 1, 1, 0, grid_count_kernel, x, grid);
 }
+
+/* ---- words ----------------------------------------------------------------------- */
+
+/* The parts of one launch. Part i has the blocks of weights from first_block[i] on. */
+enum { WORD_PARTS = 64, WORD_BLOCKS = 4 };
+struct word_parts {
+	const uint32_t *p[WORD_PARTS];
+	int64_t n[WORD_PARTS], first[WORD_PARTS];
+	uint32_t vector[WORD_PARTS];
+	int sum[WORD_PARTS];
+	int64_t first_block[WORD_PARTS + 1];
+	bool whole[WORD_PARTS]; /* packs of a block are aligned */
+	int n_parts;
+};
+
+/* Words of a block of weights per thread, in packs. A thread has the same weights u in all blocks,
+ * which it keeps in registers. */
+enum {
+	WORD_PACK = PER_PACK<uint32_t>,
+	WORD_PACKS = GRID_BLOCK / THREADS / WORD_PACK,
+};
+static_assert(
+	WORD_PACKS * WORD_PACK * THREADS == GRID_BLOCK, "threads share a block evenly");
+
+/* Returns a number congruent to x modulo GRID_PRIME, below 2^40. */
+static __device__ inline uint64_t fold_once(uint64_t x)
+{
+	const uint64_t r = ((uint64_t)1 << 32) % GRID_PRIME; /* 198 */
+	return (x & UINT32_MAX) + r * (x >> 32);
+}
+
+typedef pack<uint32_t, WORD_PACK> word_pack;
+
+/* Returns WORD_PACK words of n from index i on, which may be negative; 0 outside. whole: packs at
+ * multiples of WORD_PACK in a block are aligned. */
+static __device__ inline word_pack load_words(
+	const uint32_t *p, int64_t i, int64_t n, bool whole)
+{
+	word_pack x = {};
+	if (whole && i >= 0 && i + WORD_PACK <= n)
+		return *(const word_pack *)(p + i);
+#pragma unroll
+	for (int j = 0; j < WORD_PACK; j++)
+		if (i + j >= 0 && i + j < n)
+			x.x[j] = p[i + j];
+	return x;
+}
+
+/* Adds the checksums of a range of blocks of weights to the sums. The ranges of thread blocks are
+ * contiguous, so most have one part, and add once. */
+static __global__ void word_sums_kernel(uint64_t *sum, const struct word_parts all,
+	const uint32_t *u, struct philox_key key)
+{
+	const int64_t n_blocks = all.first_block[all.n_parts];
+	const int64_t begin = n_blocks * blockIdx.x / gridDim.x;
+	const int64_t end = n_blocks * (blockIdx.x + 1) / gridDim.x;
+	word_pack weight[WORD_PACKS];
+#pragma unroll
+	for (int k = 0; k < WORD_PACKS; k++)
+		weight[k] =
+			load_words(u, (int64_t)(k * THREADS + threadIdx.x) * WORD_PACK,
+				GRID_BLOCK, (uintptr_t)u % sizeof(word_pack) == 0);
+	int at = 0;
+	uint64_t word = 0;
+	for (int64_t b = begin; b < end; b++) {
+		while (b >= all.first_block[at + 1])
+			at++;
+		int64_t block = all.first[at] / GRID_BLOCK + b - all.first_block[at];
+		int64_t from = block * GRID_BLOCK - all.first[at];
+		word_pack x[WORD_PACKS];
+#pragma unroll
+		for (int k = 0; k < WORD_PACKS; k++)
+			x[k] = load_words(all.p[at],
+				from + (int64_t)(k * THREADS + threadIdx.x) * WORD_PACK,
+				all.n[at], all.whole[at]);
+		uint64_t products = 0; /* 16 of up to 2^59 */
+#pragma unroll
+		for (int k = 0; k < WORD_PACKS; k++)
+#pragma unroll
+			for (int j = 0; j < WORD_PACK; j++)
+				products += (uint64_t)x[k].x[j] * weight[k].x[j];
+		struct grid_check check = {};
+		check.key = key;
+		check.bucket = all.vector[at];
+		uint64_t v = grid_block_weight(&check, block);
+		word += fold_once(fold_once(fold_once(products)) * v);
+		if (b + 1 < end && b + 1 < all.first_block[at + 1])
+			continue;
+		word = row_sum<WARPS_PER_BLOCK>(word % GRID_PRIME);
+		if (threadIdx.x == 0)
+			atomicAdd((unsigned long long *)&sum[all.sum[at]],
+				word % GRID_PRIME);
+		word = 0;
+	}
+}
+
+/* Adds the checksums of parts to sums, up to WORD_PARTS per launch. */
+void cuda_word_sums(struct device *d, uint64_t *sum, const struct word_part *parts,
+	int n_parts, const uint32_t *u, struct philox_key key)
+{
+	for (int done = 0; done < n_parts;) {
+		struct word_parts all = {};
+		for (; done < n_parts && all.n_parts < WORD_PARTS; done++) {
+			const struct word_part *x = &parts[done];
+			int i = all.n_parts;
+			if (!x->n)
+				continue;
+			all.p[i] = (const uint32_t *)x->p;
+			all.n[i] = x->n;
+			all.first[i] = x->first;
+			all.vector[i] = x->vector;
+			all.sum[i] = x->sum;
+			all.whole[i] = ((uintptr_t)x->p / sizeof(uint32_t) -
+					       (uintptr_t)x->first) %
+					       WORD_PACK ==
+				       0;
+			all.first_block[i + 1] = all.first_block[i] +
+						 ceil_div(x->first + x->n, GRID_BLOCK) -
+						 x->first / GRID_BLOCK;
+			all.n_parts++;
+		}
+		if (!all.n_parts)
+			continue;
+		launch(d, "word_sums",
+			cuda_persistent(d, all.first_block[all.n_parts], WORD_BLOCKS),
+			THREADS, 0, word_sums_kernel, sum, all, u, key);
+	}
+}
+
+static __global__ void checksum_word_kernel(uint64_t *word, const uint64_t *sum,
+	const uint64_t *earlier, const struct checksum_term *terms, int64_t n)
+{
+	uint64_t all = 0;
+	for (int64_t i = threadIdx.x; i < n; i += THREADS)
+		all += checksum_term_of(&terms[i], sum[i], earlier[i]);
+	all = row_sum<WARPS_PER_BLOCK>(all % GRID_PRIME);
+	if (threadIdx.x == 0)
+		*word = all % GRID_PRIME;
+}
+
+void cuda_checksum_word(struct device *d, uint64_t *word, const uint64_t *sum,
+	const uint64_t *earlier, const struct checksum_term *terms, int64_t n)
+{
+	launch(d, "checksum_word", 1, THREADS, 0, checksum_word_kernel, word, sum,
+		earlier, terms, n);
+}

@@ -21,6 +21,13 @@ void checks_release(struct trainer *t)
 			x->close(t);
 }
 
+void checks_write_step(struct trainer *t)
+{
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		if (x->write_step)
+			x->write_step(t);
+}
+
 void checks_begin_step(struct trainer *t)
 {
 	for (const struct check_row *x = t->checks; x != end_of(t); x++)

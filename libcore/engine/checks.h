@@ -21,10 +21,12 @@ struct check_row {
 	 * and appends what was wrong, and where, to *out (on all ranks). Collective. */
 	enum checked (*verdict)(struct trainer *t, struct str *out);
 	/* Optional, called also if the check is off, and collective: when the memory of the trainer
-	 * is allocated; before it is freed; before and after the work of a step is enqueued; after
-	 * the update. */
+	 * is allocated; before it is freed; before a step, to copy what differs from step to step to
+	 * the device, also for a graph; before and after the work of a step is enqueued; after the
+	 * update. */
 	void (*open)(struct trainer *t);
 	void (*close)(struct trainer *t);
+	void (*write_step)(struct trainer *t);
 	void (*begin_step)(struct trainer *t);
 	void (*end_step)(struct trainer *t);
 	void (*after_step)(struct trainer *t);
@@ -34,6 +36,7 @@ struct check_row {
 /* Call the functions of all rows of t->checks. */
 void checks_prepare(struct trainer *t);
 void checks_release(struct trainer *t);
+void checks_write_step(struct trainer *t);
 void checks_begin_step(struct trainer *t);
 void checks_end_step(struct trainer *t);
 void checks_after_step(struct trainer *t);

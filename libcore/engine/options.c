@@ -351,12 +351,11 @@ static const struct opt options[] = {
 		"the loss, norm and learning rate of all ranks. If they differ, wrong "
 		"replicas are replaced, and the step is computed again before parameters "
 		"change; if no majority shows which are right, the run ends with exit code "
-		"71. Needs --device cpu."},
+		"71."},
 	{WORDS("check-memory", "no", T(check_memory), 0, CHECK_WORDS), .help =
 		"Compare parameters and optimizer state in every step with their checksums "
 		"after the last update, to detect changes in memory or files. Replicas are "
-		"replaced; without a replica, the run ends with exit code 71. Needs --device "
-		"cpu."},
+		"replaced; without a replica, the run ends with exit code 71."},
 	{OPT_DOUBLE, 0, "referee", "SHARE", "0", T(referee), 0, 0, 1, .help =
 		"Compute this share of the work a second time, by other ranks, and compare "
 		"before parameters change: 0.01 is one percent; 1 is one micro-batch of each "

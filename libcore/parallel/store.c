@@ -229,7 +229,6 @@ void store_free(struct store *s)
 	checks_close(s);
 	grads_close(s);
 	buckets_free(s);
-	free(s->impl->piece_weights);
 	free(s->impl->amax_known);
 	free(s->impl);
 	free(s->updated);

@@ -80,8 +80,6 @@ struct store_impl {
 	int n_gathered;
 	struct offload_pieces offload;
 	struct store_checks checks;
-	uint32_t *
-		piece_weights; /* weights of the checksums of state (referee/pieces.c), or NULL */
 };
 
 /* Returns the place of a unit. `turn`: which of two alternating places, 0 or 1. */

@@ -35,6 +35,8 @@ struct call {
 	enum act_kind act;
 	int64_t dim;
 	matmul_hopper *matmul;
+	struct word_part words;
+	uint32_t *u;
 };
 
 typedef void calls(struct device *, void *);
@@ -600,8 +602,14 @@ static void sum_leaf(struct device *d, void *what)
 	d->k->grid_sum(d, &c->sums_of, c->grid);
 }
 
+static void word_sums(struct device *d, void *what)
+{
+	struct call *c = what;
+	d->k->word_sums(d, &c->grid->check, &c->words, 1, c->u, grid_check_key(0));
+}
+
 /* A leaf that is added to the sum, a sum that is rounded, and what the owner of an eighth does with the leaves
- * of 8 ranks. */
+ * of 8 ranks; and the checksum of as many parameters. */
 static void exact_sums(struct timing *t, int64_t n, const char *shape)
 {
 	enum { RANKS = 8 };
@@ -626,6 +634,12 @@ static void exact_sums(struct timing *t, int64_t n, const char *shape)
 	c.sums_of = (struct grid_sum){
 		.rounded = c.b.p, .parts = of, .n_parts = RANKS, .n = piece, .levels = 3};
 	say_bytes(t, "grid_sum, 8 leaves", shape, sum_leaf, &c, 4 * (RANKS + 1) * piece);
+	uint32_t u[GRID_BLOCK];
+	grid_weights(0, u);
+	c.u = arena_alloc(&t->memory, sizeof(u));
+	device_put(&t->d, c.u, u, sizeof(u));
+	c.words = (struct word_part){.p = c.a.p, .n = n};
+	say_bytes(t, "word_sums", shape, word_sums, &c, 4 * n);
 	arena_reset(&t->memory, mark);
 }
 

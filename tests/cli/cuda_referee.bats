@@ -1,24 +1,12 @@
 #!/usr/bin/env bats
 # --check-sums on GPUs: ranks that share a GPU, and ranks with NCCL, both emulated.
 load helpers
+load flips
 
 setup() {
 	gpu_setup
 	[[ $PT_CUDA == */emu/* ]] || skip 'flips need the emulated NCCL'
 	make_shard
-}
-
-SMALL=(--layers 2 --dim 32 -b 8 -m 1 -n 4 --eval-every 0 --log-every 1 --peak-flops 1e12 --clip 0.1)
-
-on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
-	local launch=() comm=$1 n=$2
-	shift 2
-	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
-	if [ "$comm" = nccl ]; then
-		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
-		export PT_NCCL=$PT_CUDA
-	fi
-	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda --overwrite "$@" </dev/null
 }
 
 clean() { # COMM RANKS OPTION...

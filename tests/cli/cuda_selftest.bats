@@ -97,6 +97,7 @@ layer_cases=(
 	'-a llama --experts 4 --shared-expert-dim 32 --router sigmoid --router-bias 0.01 | route_fwd route_bwd
 	route_bwd_x route_bwd_w sort_slots rows_take slots_combine groups_fwd groups_bwd_x groups_bwd_w
 	expert_act_fwd expert_act_bwd counts_sum counts_fractions bias_balance'
+	'--check-replicas yes | word_sums checksum_word'
 	'-a llama --experts 4 --expert-capacity 1 | slots_drop slots_mask'
 )
 worker_cases=(

@@ -19,3 +19,38 @@ flip() { # FLIP OPTION...: trains in the directory `run`; $status is the exit co
 same() {
 	cmp clean/checkpoints/latest.h5 run/checkpoints/latest.h5 >/dev/null
 }
+
+# A flip that is found and healed: the run ends as without it, and an event names the rank.
+heals() { # FLIP TEXT [OPTION...]
+	flip "$1" --check-replicas yes "${@:3}"
+	[ "$status" -eq 0 ] && grep -q "flipped bit" err && same && grep -qE "step [0-9]+: .*rank ${1%%:*} \(host [^ ]+\): $2" run/journal.txt || {
+		echo "$1: exit code $status" && cat err
+		grep event run/journal.txt
+		return 1
+	}
+}
+
+# A flip that is found, but cannot be healed: 71, and the bad state is not saved.
+ends() { # FLIP TEXT [OPTION...]
+	flip "$1" --check-replicas yes "${@:3}"
+	[ "$status" -eq 71 ] && grep -q "flipped bit" err && grep -qE "$2.*the state is wrong, and is not saved" err &&
+		[ ! -e run/checkpoints/latest.h5 ] || {
+		echo "$1: exit code $status" && cat err
+		return 1
+	}
+}
+
+# The same on an emulated GPU.
+SMALL=(--layers 2 --dim 32 -b 8 -m 1 -n 4 --eval-every 0 --log-every 1 --peak-flops 1e12 --clip 0.1)
+
+on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
+	local launch=() comm=$1 n=$2
+	shift 2
+	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
+	export PT_NCCL=none
+	if [ "$comm" = nccl ]; then
+		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
+		export PT_NCCL=$PT_CUDA
+	fi
+	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda --overwrite "$@" </dev/null
+}

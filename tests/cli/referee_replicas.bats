@@ -4,26 +4,6 @@ load helpers
 load flips
 export SETUP=make_shard
 
-# A flip that is found and healed: the run ends as without it, and an event names the rank.
-heals() { # FLIP TEXT [OPTION...]
-	flip "$1" --check-replicas yes "${@:3}"
-	[ "$status" -eq 0 ] && grep -q "flipped bit" err && same && grep -qE "step [0-9]+: .*rank ${1%%:*} \(host [^ ]+\): $2" run/journal.txt || {
-		echo "$1: exit code $status" && cat err
-		grep event run/journal.txt
-		return 1
-	}
-}
-
-# A flip that is found, but cannot be healed: 71, and the bad state is not saved.
-ends() { # FLIP TEXT [OPTION...]
-	flip "$1" --check-replicas yes "${@:3}"
-	[ "$status" -eq 71 ] && grep -q "flipped bit" err && grep -qE "$2.*the state is wrong, and is not saved" err &&
-		[ ! -e run/checkpoints/latest.h5 ] || {
-		echo "$1: exit code $status" && cat err
-		return 1
-	}
-}
-
 @test "--check-replicas: wrong replicas of data parallelism are found, named and replaced" {
 	clean 3 --dp 3
 	heals 1:3:weight 'parameters of the bucket of .* differ from replicas: copied from rank 0'
@@ -139,8 +119,6 @@ ends() { # FLIP TEXT [OPTION...]
 }
 
 @test "--check-replicas: what is not supported is rejected" {
-	reports 64 '--device cuda: --check-replicas is supported on CPUs only' tiny --dry-run --device cuda --check-replicas yes
-	reports 64 '--device cuda: --check-memory is supported on CPUs only' tiny --dry-run --device cuda --check-memory yes
 	reports 64 '--check-memory and --edit-workers are mutually exclusive' tiny --dry-run --check-memory yes --edit-workers 2
 	reports 64 "unknown option '--check-replicas-every'; --check-replicas yes compares replicas in every step" \
 		tiny --dry-run --check-replicas-every 5

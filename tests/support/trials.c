@@ -215,6 +215,8 @@ static void add_state(struct kernel_calls *to, struct mat x)
 			.m = {{.type = DT_BF16}},
 			.n = {n, 1, 0, GRID_ADD | GRID_KEPT}},
 		{KERNEL_grid_count},
+		{KERNEL_word_sums, .n = {n}},
+		{KERNEL_checksum_word, .n = {k}},
 		{KERNEL_combine, .n = {n, 5, SIGN_VOTE_SUM, true}},
 		{KERNEL_combine, .n = {n, 8, SIGN_VOTE_COUNT, false}},
 		{KERNEL_keep_largest, .m = {x}, .n = {k}},
