@@ -219,9 +219,19 @@ bool replicas_were_replaced(const struct trainer *t)
 	return x && x->replaced_step == t->step;
 }
 
-bool replicas_replaced_on(const struct trainer *t, int rank)
+/* Ranks of a replica gather their parameters from one another, and get its activations. Rows of
+ * experts come from other replicas, too. */
+bool replicas_used_replaced(const struct trainer *t, int rank)
 {
-	return replicas_were_replaced(t) && t->replicas->replaced[rank];
+	int coord[N_AXES], other[N_AXES];
+	bool used = false;
+	mesh_coordinates(t->mesh.degree, rank, coord);
+	for (int r = 0; r < t->world->size && replicas_were_replaced(t); r++) {
+		mesh_coordinates(t->mesh.degree, r, other);
+		used |= t->replicas->replaced[r] &&
+			(t->o.ep > 1 || other[AXIS_DP] == coord[AXIS_DP]);
+	}
+	return used;
 }
 
 /* Returns true if all copies of the state have the same bits. Collective. */

@@ -24,10 +24,11 @@ enum checked replicas_verdict(struct trainer *t, struct str *out);
  * to *out. Returns CHECKED_RIGHT if the checks are off. */
 enum checked replicas_check_now(struct trainer *t, struct str *out);
 
-/* Return true if state of any rank, or of this one, was wrong and has been replaced since the last
- * step; equal on all ranks. */
+/* Returns true if state of a rank was wrong and has been replaced since the last step; equal on all
+ * ranks. */
 bool replicas_were_replaced(const struct trainer *t);
-bool replicas_replaced_on(const struct trainer *t, int rank);
+/* Returns true if a rank may have computed with such state; equal on all ranks. */
+bool replicas_used_replaced(const struct trainer *t, int rank);
 
 /* Collective. Before a trial: does the same as the alarm, also if the checks are off, unless the
  * alarm has done so in this step. Appends what was found to *out. */

@@ -364,7 +364,7 @@ static void excuse_replaced(
 	for (int i = 0; i < 2; i++) {
 		scoped_str text = {0};
 		if (f->verdict != AUDIT_SPORADIC || !*suspected[i] ||
-			!replicas_replaced_on(x->t, rank[i]))
+			!replicas_used_replaced(x->t, rank[i]))
 			continue;
 		*suspected[i] = false;
 		str_printf(&text,
@@ -444,6 +444,7 @@ static void judge_own_experts(struct trial *x, int data_rank)
 				words_of(x, PASS_OWN, r)[i] !=
 					words_of(x, PASS_COPY, r)[i])
 				p = (struct place){.rank = r, .tensor = i};
+	excuse_replaced(x, &p, &f);
 	accuse(x, &p, &f, false);
 	x->n_differing++;
 }
