@@ -22,11 +22,17 @@ static void describe_model(const struct run *r, struct str *out)
 		arch_names[m->c.arch], (long long)n.all, (long long)m->c.layers,
 		plural(m->c.layers), (long long)m->c.dim, (long long)m->c.heads,
 		plural(m->c.heads));
-	if (m->c.experts)
+	int64_t with_experts = 0;
+	for (int64_t i = 0; i < m->c.layers; i++)
+		with_experts += layer_has_experts(&m->c, i);
+	if (with_experts)
 		add_line(out, "experts",
 			"%lld; %lld of them compute each token: N = %lld active parameters",
 			(long long)m->c.experts, (long long)m->c.experts_per_token,
 			(long long)n.active);
+	else if (m->c.experts)
+		add_line(out, "experts",
+			"none: --moe-from, --moe-every and --moe-not leave no layer");
 }
 
 /* Prints the tree of the model's tensors. */

@@ -310,12 +310,12 @@ int job_find_base(
 	/* Lock before reading: a run in that directory would remove and add files. */
 	int lock = -1;
 	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run &&
-		!o->print_ranks)
+		o->print_ranks < 0)
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
 	b->lock = lock + 1;
 	if (comm_agree(world, e))
 		return -1;
-	if (!o->print_ranks)
+	if (o->print_ranks < 0)
 		run_vault_find(o, world, b);
 	if (world->rank == 0)
 		find_base_or_vault(o, &path, b, &uses_vault, e);
@@ -667,7 +667,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		.dir = {.lock = -1}};
 	struct err e = {0};
 	int rc;
-	if (o->print_ranks)
+	if (o->print_ranks >= 0)
 		rc = print_ranks(o, world, &e);
 	else if (o->dry_run)
 		rc = dry_run(o, world, &e);
@@ -685,7 +685,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 			err_print(&e);
 		return e.code;
 	}
-	if (o->dry_run || o->print_ranks) {
+	if (o->dry_run || o->print_ranks >= 0) {
 		stdout_close();
 		return 0;
 	}

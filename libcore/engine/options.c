@@ -638,9 +638,9 @@ static const struct opt options[] = {
 	{FLAG("dry-run", "no", T(dry_run), 0), .help =
 		"Print the memory, work and communication that the run would need, and exit, with "
 		"code 1 if the run needs more than --memory."},
-	{OPT_INT, 0, "print-ranks", "N", "0", T(print_ranks), 0, 0, 1e6, .help =
+	{OPT_INT, 0, "print-ranks", "N", "-1", T(print_ranks), 0, -1, 1e6, .help =
 		"Print how many of N ranks the layout can use without a change of the "
-		"results, and exit. 0: too few. An axis of degree -1 takes as many ranks as "
+		"results, and exit (0: too few; -1: train). An axis of degree -1 takes as many ranks as "
 		"possible. A run that is resumed keeps its micro-batch size and virtual "
 		"degrees."},
 	{OPT_STR, 0, "cluster", "NAME,KEY=VALUE,...", NULL, T(cluster), 0,
@@ -672,7 +672,7 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_RUN_IN_USE] = "or give another directory with --out",
 	[ADVICE_NO_CHECKPOINT] = "--overwrite, without --resume, starts a new run",
 	[ADVICE_FOREIGN_MODEL] = "--init-from takes it as it is",
-	[ADVICE_VOCABULARY] = "give --data or --vocab",
+	[ADVICE_VOCABULARY] = "give its size, as vocab=50304, or shards",
 	[ADVICE_NO_DATA] = "give shards with --data; --help lists the options",
 	[ADVICE_NOT_A_SHARD] = "pt-prepare makes shards of text",
 	SPOOL_ADVICE,

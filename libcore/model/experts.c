@@ -164,7 +164,8 @@ static void reject_rows(struct pass *p, int64_t layer)
 	double times = (double)x->most_rows / (double)all_slots(p);
 	die(EX_FAILED,
 		"layer %lld: the experts of a rank got %lld rows, and have memory for %lld, by "
-		"--expert-room %g; give --expert-room %.2f or more, or a smaller --ep",
+		"--expert-room %g; give --expert-room %.2f or more, or a smaller --ep, and "
+		"continue from the last checkpoint: the results stay the same",
 		(long long)layer, (long long)x->most_rows, (long long)x->capacity,
 		p->c.expert_room, ceil(100 * times) / 100);
 }

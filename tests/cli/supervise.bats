@@ -173,6 +173,7 @@ fits() { # RANKS OF OPTION...: so many ranks of OF
 	fits 4 7 --tp -1 --heads 4 --virtual tp=4
 	fits 2 9 --dp 2
 	fits 0 1 --dp 2
+	fits 0 0 --dp -1
 	fits 6 7 --edit-workers 3 --fsdp -1 -b 12 -m 1
 	reports 64 'the batch would depend on the ranks' pt-train --vocab 50 --batch-per-rank 2 --print-ranks 4
 	reports 64 'tp (3)' pt-train "${TINY[@]}" --vocab 50 --tp 3 --fsdp -1 --print-ranks 7
