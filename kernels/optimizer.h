@@ -10,7 +10,7 @@ struct update {
 	float lr, beta1, beta2, eps;
 	float grad_scale;	  /* factor of the gradient: clipping, unscaling */
 	float correct1, correct2; /* 1 - beta^step */
-	/* Booleans, in 32 bits: the struct has no gaps, since checks hash its words. */
+	/* 0 or 1, in 32 bits: the struct has no gaps, since checks hash its words. */
 	int32_t off; /* skip the update */
 	int32_t nesterov;
 	float momentum;

@@ -118,6 +118,22 @@ export SETUP=make_shard
 	done
 }
 
+@test "--check-replicas with --referee: a rank with wrong weights is healed, and has no fault" {
+	local why='rank 1 computed with wrong state, which was replaced: no fault of its device'
+	clean 3 --dp 3
+	heals 1:3:weight 'parameters of the bucket of .* copied from rank 0' --referee 1
+	grep -q "$why" run/journal.txt
+	not grep -q 'sporadic, fault' run/journal.txt
+	[ ! -e run/suspects ]
+	# more often than --referee-strikes allows
+	flip 1:2+:weight --check-replicas yes --referee 1
+	[ "$status" -eq 0 ] && same && [ "$(grep -c "$why" run/journal.txt)" -eq 3 ] && [ ! -e run/suspects ]
+	# a rank that computes wrongly is still named
+	clean 2 --dp 2
+	flip 1:3:weight --check-replicas yes --referee 1 --inject-flip 0:3+:activation
+	[ "$status" -eq 71 ] && grep -qE 'rank 0 \(host .* computed ' err
+}
+
 @test "--check-replicas: what is not supported is rejected" {
 	reports 64 '--check-memory and --edit-workers are mutually exclusive' tiny --dry-run --check-memory yes --edit-workers 2
 	reports 64 "unknown option '--check-replicas-every'; --check-replicas yes compares replicas in every step" \

@@ -144,3 +144,8 @@ DEVICE_TEST(terms)
 		assert_int_equal(*word, want % GRID_PRIME);
 	}
 }
+
+int main(void)
+{
+	return run_on_device();
+}
