@@ -61,6 +61,7 @@ static void run_pass(struct trial *x, int shift)
 {
 	struct audit_signature again = {.word = NULL};
 	audit_compute(x->t, shift, x->a->plan.turn, &again);
+	audit_signature_fetch(x->t, &again);
 	gather_words(x, shift, &again);
 	audit_signature_release(&again);
 }
@@ -280,7 +281,10 @@ static void describe_suspect(const struct trial *x, struct audit_suspect *s)
 	} at;
 	memset(&at, 0, sizeof(at));
 	snprintf(at.host, sizeof(at.host), "%s", comm_place()->host);
-	snprintf(at.device, sizeof(at.device), "processor");
+	if (x->t->d.discrete)
+		snprintf(at.device, sizeof(at.device), "GPU %d", x->t->d.number);
+	else
+		snprintf(at.device, sizeof(at.device), "processor");
 	comm_bcast(x->t->world, &at, sizeof(at), s->rank);
 	memcpy(s->host, at.host, sizeof(s->host));
 	memcpy(s->device, at.device, sizeof(s->device));
