@@ -233,7 +233,7 @@ suspect() { # AGO HOST VERDICT
 	grep -q 'referee: 1 of 4 micro-batches of each data rank in one of 3 steps: 8.5 % of the work' run/journal.txt
 	reports 64 '--referee and --edit-workers are mutually exclusive' tiny --dry-run --referee 1 --edit-workers 1
 	reports 64 '--referee and --hash-tensors are mutually exclusive' tiny --dry-run --referee 1 --hash-tensors x
-	reports 64 '--referee is supported on CPUs only' tiny --dry-run --device cuda --referee 1
+	reports 64 '--referee and --numerics fast are mutually exclusive' tiny --dry-run --device cuda --referee 1 --numerics fast
 	reports 64 '--referee-strikes needs --referee' tiny --dry-run --referee-strikes 3
 	reports 64 '--inject-flip' tiny --dry-run --inject-flip 0:1p2:leaf
 }
