@@ -16,7 +16,7 @@
  * another layout by accident. A rank that dies or does not come is waited for.
  *
  * PT_EMU_NCCL_ERROR=N: operation N fails asynchronously, and is never complete.
- * PT_EMU_NCCL_FLIP=N: reduction N of more than 1000 numbers has a wrong bit, once.
+ * PT_EMU_NCCL_FLIP=N[+]: reduction N of more than 1000 numbers has a wrong bit; with +, all later ones too.
  */
 #include "tests/emu/nccl_inside.h"
 #include "kernels/dtype_bits.h"
@@ -170,7 +170,10 @@ static void flip_result(const struct nccl_reduction *r)
 	enum { FEWEST = 1000 };
 	static long n_large;
 	const char *number = getenv("PT_EMU_NCCL_FLIP");
-	if (number && r->n > FEWEST && ++n_large == atol(number))
+	if (!number || r->n <= FEWEST)
+		return;
+	long first = atol(number);
+	if (++n_large == first || (n_large > first && strchr(number, '+')))
 		*(unsigned char *)r->to ^= 16;
 }
 

@@ -411,6 +411,13 @@ static void make_jobs(bool more, uint64_t seed)
 		if (is_wanted(&layouts[i]))
 			add_layout(COUNTED, &layouts[i],
 				n_jobs % 2 ? COUNTED_FEW : COUNTED_MIXED);
+	if (getenv("LAYOUTS_ONLY") && !n_jobs) {
+		if (!world->rank)
+			print_error("LAYOUTS_ONLY=%s: no layout has this text\n",
+				getenv("LAYOUTS_ONLY"));
+		comm_barrier(world);
+		exit(1);
+	}
 	if (more)
 		add_random_layouts(only ? atoi(only) : LONG_LAYOUTS, seed, only != NULL);
 	int n = n_jobs;
