@@ -42,7 +42,7 @@ TEST(ranks_of_layouts)
 		/* divisors of the virtual degree */
 		{7, "tp = -1\nheads = 4\nvirtual = tp=4", 4},
 		{3, "tp = -1\nheads = 4\nvirtual = tp=4", 2},
-		{7, "tp = -1", 1},
+		{7, "tp = -1", 2}, /* one rank per head */
 		/* one rank per layer */
 		{7, "pp = -1\nlayers = 3", 3},
 		/* a layout without -1 takes all of its ranks, or none */
