@@ -68,7 +68,7 @@ detects() { # FLIP TENSOR
 	done <<-END
 		mpi 2 -b 4 --dp 2
 		mpi 2 -b 4 --fsdp 2 --zero 3 --dtype bf16
-		mpi 1 -b 2 --virtual tp=4,cp=4
+		mpi 1 -b 2 --heads 4 --virtual tp=4,cp=4
 		mpi 2 -b 2 --pp 2 --tie yes
 		nccl 2 -b 4 --dp 2 --dtype fp16
 		nccl 2 -b 4 --fsdp 2 --zero 2 -a llama --experts 4 --ep 2
