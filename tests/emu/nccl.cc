@@ -171,7 +171,7 @@ static void flip_result(const struct nccl_reduction *r)
 	static long n_large;
 	const char *number = getenv("PT_EMU_NCCL_FLIP");
 	if (number && r->n > FEWEST && ++n_large == atol(number))
-		*(unsigned char *)r->to ^= 16;
+		((unsigned char *)r->to)[type_bytes[r->type] / 2] ^= 16;
 }
 
 static void check_header(
