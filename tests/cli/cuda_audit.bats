@@ -68,7 +68,7 @@ detects() { # FLIP TENSOR
 	done <<-END
 		mpi 2 -b 4 --dp 2
 		mpi 2 -b 4 --fsdp 2 --zero 3 --dtype bf16
-		mpi 1 -b 2 --virtual tp=4,cp=4
+		mpi 1 -b 2 --heads 4 --virtual tp=4,cp=4
 		mpi 2 -b 2 --pp 2 --tie yes
 		nccl 2 -b 4 --dp 2 --dtype fp16
 		nccl 2 -b 4 --fsdp 2 --zero 2 -a llama --experts 4 --ep 2
@@ -141,15 +141,14 @@ detects() { # FLIP TENSOR
 
 # The graph of a step has the check, and the step that is computed again has none.
 @test "--check-sums on a GPU with --cuda-graph: a wrong addition of NCCL in a launched graph is found" {
-	local n seen=0
+	local step
 	SMALL+=(-n 8)
 	clean nccl 2 -b 4 --dp 2 --cuda-graph
-	for n in 14 22; do
-		PT_EMU_NCCL_FLIP=$n on_gpu "${layout[@]}" -o run --check-sums yes >/dev/null
+	for step in 4 6; do # one reduction per step is large
+		PT_EMU_NCCL_FLIP=$step on_gpu "${layout[@]}" -o run --check-sums yes >/dev/null
 		same
-		seen=$((seen + $(grep -cE 'step [4-7]: a sum of gradients was wrong; computed again it was right: sporadic' run/journal.txt)))
+		grep -q "step $step: a sum of gradients was wrong; computed again it was right: sporadic" run/journal.txt
 	done
-	[ "$seen" -eq 2 ]
-	PT_EMU_NCCL_FLIP=14 on_gpu "${layout[@]}" -o run >/dev/null
+	PT_EMU_NCCL_FLIP=4 on_gpu "${layout[@]}" -o run >/dev/null
 	not same
 }

@@ -174,7 +174,7 @@ static void flip_result(const struct nccl_reduction *r)
 		return;
 	long first = atol(number);
 	if (++n_large == first || (n_large > first && strchr(number, '+')))
-		*(unsigned char *)r->to ^= 16;
+		((unsigned char *)r->to)[type_bytes[r->type] / 2] ^= 16;
 }
 
 static void check_header(
