@@ -50,7 +50,7 @@ detects() { # FLIP TENSOR
 	IFS=: read -r rank step _ <<<"$1"
 	audit --inject-flip "$1"
 	[ "$status" -eq 0 ] && grep -qE 'flipped bit|token [0-9]+ instead' err || failed "$1"
-	grep -qE "step $step: rank $rank \(host [^)]*, GPU [0-9]+\) computed $2 wrongly \(.*\); computed again.* it was right: sporadic, fault 1 of this rank" run/journal.txt || failed "$1"
+	grep -qE "step $step: rank $rank \(host [^)]*, GPU [0-9]+\) computed $2 wrongly \(.*\); computed again.* it was right: sporadic, fault 1 of this device within a day" run/journal.txt || failed "$1"
 	same || failed "$1 changes the run"
 	[ "$(cut -f2,5,6 run/suspects)" = "$step	$rank	sporadic" ] || failed "$1: $(cat run/suspects)"
 }
@@ -151,4 +151,24 @@ detects() { # FLIP TENSOR
 	done
 	PT_EMU_NCCL_FLIP=4 on_gpu "${layout[@]}" -o run >/dev/null
 	not same
+}
+
+@test "--referee on GPUs: of two that repeat their own results, the one that fails its self-test is named" {
+	rank_1_wrong() { # COMMAND...: with a kernel that is wrong on rank 1 alone
+		# shellcheck disable=SC2016
+		PT_EMU_GPUS=2 timeout -k 1 900 mpiexec -n 2 sh -c \
+			'[ "$PMI_RANK" = 0 ] || export PT_EMU_BREAK=attn_bwd; exec "$@"' sh "$@" </dev/null
+	}
+	status=0
+	rank_1_wrong pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda -b 2 --dp 2 --referee 1 -o run >/dev/null 2>err || status=$?
+	layout=(two)
+	[ "$status" -eq 71 ] || failed kernel
+	grep -q 'undecided: no other rank agrees with either; only the self-test of rank 1 fails: attn_bwd .*: persistent' err || failed kernel
+	[ "$(cut -f2,4- run/suspects)" = '1	GPU 1	1	persistent	layers.1.attention.wq' ]
+	# the kernels of both are right
+	layout=(mpi 2 -b 2 --dp 2)
+	audit --inject-flip 1:2:weight:layers.0.attention.wq.weight:25
+	[ "$status" -eq 71 ] || failed weight
+	grep -q 'undecided: .*; the self-test passes on both' err || failed weight
+	[ "$(cut -f5,6 run/suspects | tr '\t\n' ' ')" = '0 undecided 1 undecided ' ]
 }
