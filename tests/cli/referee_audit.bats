@@ -190,7 +190,7 @@ suspect() { # AGO HOST VERDICT
 	grep -q 'audited=4 ' <(tail -n 1 out)
 	[ "$(tail -n 1 run/suspects | cut -f2,5,6)" = '1	1	sporadic' ]
 	# four devices: software, and supervise leaves no host out
-	for x in n1 n2 "$host"; do suspect '5 hours' $x sporadic; done >run/suspects
+	for x in n1 n2 "$host"; do suspect '5 hours' "$x" sporadic; done >run/suspects
 	suspect '2 hours' n4 persistent >>run/suspects
 	status=0
 	"${audited[@]}" --referee-strikes 3 --inject-flip 1:1:gradient >out 2>err
