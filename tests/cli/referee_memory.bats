@@ -54,15 +54,16 @@ make_counter() {
 
 MODEL=(--layers 4 --dim 128 --heads 4 -T 64 -m 2 -n 4 --log-every 4 --eval-every 0 --no-ckpt)
 
-# Appends the peak of each rank to FILE, in the order of ranks.
+# Writes the peak of each rank to FILE, in the order of ranks. (UCX would replace mmap().)
 peaks_of() { # FILE RANKS OPTION...
 	rm -f "$1.raw"
-	PEAKS=$PWD/$1.raw mpiexec -n "$2" env LD_PRELOAD="$PWD/peak.so" pt-train "${TINY[@]}" "${MODEL[@]}" --overwrite -o run "${@:3}" >/dev/null
+	PEAKS=$PWD/$1.raw mpiexec -n "$2" env UCX_MEM_EVENTS=n LD_PRELOAD="$PWD/peak.so" pt-train "${TINY[@]}" "${MODEL[@]}" --overwrite -o run \
+		"${@:3}" >/dev/null
 	grep -E '^[0-9]+ ' "$1.raw" | sort -n >"$1"
 	[ "$(wc -l <"$1")" -eq "$2" ]
 }
 
-@test "--referee 1 --check-sums yes: at most a MiB more per rank than without, as the dry run plans" {
+@test "--referee 1 --check-sums yes: at most a MiB more per rank than without" {
 	! sanitized || skip 'the sanitizer has its own heap'
 	local layout
 	make_counter
@@ -75,7 +76,7 @@ peaks_of() { # FILE RANKS OPTION...
 		paste -d' ' without with | awk -v layout="$layout" '
 			{ more = $4 - $2; printf "%s, rank %d: %d bytes, with checks %d more\n", layout, $1, $2, more }
 			more > 2^20 { high = 1 }
-			$2 < 2^21 { low = 1 } # the counter does not count
+			$2 < 2^24 { low = 1 } # the counter does not count
 			END { exit high || low }'
 	done
 }
