@@ -61,6 +61,7 @@ static void run_pass(struct trial *x, int shift)
 {
 	struct audit_signature again = {.word = NULL};
 	audit_compute(x->t, shift, x->a->plan.turn, &again);
+	audit_signature_fetch(x->t, &again);
 	gather_words(x, shift, &again);
 	audit_signature_release(&again);
 }

@@ -14,7 +14,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 		{m->qk_norm_all, "--qk-norm-all is supported on CPUs only"},
-		{o->referee > 0, "--referee is supported on CPUs only"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
