@@ -50,7 +50,8 @@ struct audit {
 	int64_t n_words;	/* of a signature */
 	struct {
 		size_t n_bytes;
-		uint32_t *u; /* [GRID_BLOCK], first in the memory */
+		uint32_t *u;	   /* [GRID_BLOCK], first in the memory */
+		struct grid *grid; /* zeros: checksums of integers do not use it */
 		struct audit_memory own, copy;
 	} memory;			  /* device memory */
 	struct philox_key key;		  /* the random numbers for this step */
