@@ -26,7 +26,7 @@ struct audit_memory {
 	uint64_t *hash;	    /* [AUDIT_HASHES]: of the results that are not fetched yet */
 };
 
-/* What a rank computed for a micro-batch, in host memory: complete after audit_signature_fetch(). */
+/* What a rank computed for a micro-batch: host memory, complete after audit_signature_fetch(). */
 struct audit_signature {
 	uint64_t *
 		word; /* [n_tensors]: checksums of leaves; then of the loss and of the records */
