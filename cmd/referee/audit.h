@@ -27,7 +27,7 @@ struct audit_memory {
 	uint64_t *hash;	    /* [AUDIT_HASHES]: of the results that are not fetched yet */
 };
 
-/* What a rank computed for a micro-batch, in host memory: complete after audit_signature_fetch(). */
+/* What a rank computed for a micro-batch: host memory, complete after audit_signature_fetch(). */
 struct audit_signature {
 	uint64_t *
 		word; /* [n_tensors]: checksums of leaves; then of the loss and of the records */
@@ -52,7 +52,8 @@ struct audit {
 	int64_t n_words;	/* of a signature */
 	struct {
 		size_t n_bytes;
-		uint32_t *u; /* [GRID_BLOCK], first in the memory */
+		uint32_t *u;	   /* [GRID_BLOCK], first in the memory */
+		struct grid *grid; /* zeros: checksums of integers do not use it */
 		struct audit_memory own, copy;
 	} memory;			  /* device memory */
 	struct philox_key key;		  /* the random numbers for this step */

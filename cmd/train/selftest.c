@@ -75,17 +75,19 @@ static void call_checksum_kernels(struct device *d, int64_t n, int64_t terms)
 static void call_audit_kernels(struct device *d, const struct train_opts *o, struct mat x)
 {
 	const struct grid_check check = {.first = 0};
+	const struct grid_part parts[] = {{.leaf = x.p}, {.sum = (const int64_t *)x.p}};
 	x.type = o->dtype == PRECISION_FP32   ? DT_F32
 		 : o->dtype == PRECISION_FP16 ? DT_F16
 					      : DT_BF16;
 	d->k->hash(d, NULL, x, 0, 0, x.cols);
-	d->k->grid_sum(d,
-		&(struct grid_sum){.parts = &(struct grid_part){.leaf = x.p},
-			.n_parts = 1,
-			.leaf_type = x.type,
-			.n = mat_size(x),
-			.check = &check},
-		NULL);
+	for (size_t i = 0; i < ARRAY_LEN(parts); i++)
+		d->k->grid_sum(d,
+			&(struct grid_sum){.parts = &parts[i],
+				.n_parts = 1,
+				.leaf_type = x.type,
+				.n = mat_size(x),
+				.check = &check},
+			NULL);
 }
 
 /* Records the kernel calls of a run outside its steps, by a device that only plans. */

@@ -68,7 +68,7 @@ detects() { # FLIP TENSOR
 	done <<-END
 		mpi 2 -b 4 --dp 2
 		mpi 2 -b 4 --fsdp 2 --zero 3 --dtype bf16
-		mpi 1 -b 2 --heads 4 --virtual tp=4,cp=4
+		mpi 1 -b 2 --layers 3 --heads 4 --virtual tp=4,cp=4
 		mpi 2 -b 2 --pp 2 --tie yes
 		nccl 2 -b 4 --dp 2 --dtype fp16
 		nccl 2 -b 4 --fsdp 2 --zero 2 -a llama --experts 4 --ep 2
@@ -121,8 +121,7 @@ detects() { # FLIP TENSOR
 # Most steps are launches of a graph; audited ones are not.
 @test "--referee on a GPU with --cuda-graph: some steps are audited, and a flip in one of them is found" {
 	local step seen=0 unseen=0
-	SMALL+=(-n 10)
-	clean nccl 2 -b 4 --dp 2 --cuda-graph
+	clean nccl 2 -b 4 --dp 2 --cuda-graph -n 10
 	for step in 5 6 7 8; do
 		audit --referee 0.2 --inject-flip "1:$step:leaf:layers.0.attention.wq.weight:25"
 		[ "$status" -eq 0 ] || failed "$step"
@@ -137,13 +136,13 @@ detects() { # FLIP TENSOR
 	audit --referee 0.2
 	[ "$status" -eq 0 ] && same || failed 'no flip'
 	not grep -q sporadic run/journal.txt
+	grep -q 'audited=5 mismatches=0' out
 }
 
 # The graph of a step has the check, and the step that is computed again has none.
 @test "--check-sums on a GPU with --cuda-graph: a wrong addition of NCCL in a launched graph is found" {
 	local step
-	SMALL+=(-n 8)
-	clean nccl 2 -b 4 --dp 2 --cuda-graph
+	clean nccl 2 -b 4 --dp 2 --cuda-graph -n 8
 	for step in 4 6; do # one reduction per step is large
 		PT_EMU_NCCL_FLIP=$step on_gpu "${layout[@]}" -o run --check-sums yes >/dev/null
 		same

@@ -109,10 +109,14 @@ first_screen() { # PATTERN...: each is in the first 24 lines of the summary
 @test "the part of checks has its rows" {
 	lab 32
 	for how in fp32 bf16; do
-		[ "$(awk -F '\t' -v how=$how '$1 == "flips" && $2 == how && $3 == "result" { print $4 }' out/rows.tsv)" = PASS ]
+		for work in flips audits; do
+			[ "$(awk -F '\t' -v work=$work -v how=$how '$1 == work && $2 == how && $3 == "result" { print $4 }' out/rows.tsv)" = PASS ]
+		done
 	done
-	[ "$(measured gpt2-124m exact+accumulate+--check-sums=yes tokens/s)" -eq 1 ]
-	[ "$(awk -F '\t' '$1 ~ /^H[.]1/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 1 ]
+	for how in --check-sums=yes --referee={0.05,1} --cuda-graph+--referee=0.05; do
+		[ "$(measured gpt2-124m exact+accumulate+$how tokens/s)" -eq 1 ]
+	done
+	[ "$(awk -F '\t' '$1 ~ /^H[.]1/ && $4 == "yes"' out/verdict.tsv | wc -l)" -eq 2 ]
 	first_screen '^RED: nothing$'
 }
 

@@ -90,6 +90,9 @@ detects() { # FLIP TENSOR
 	clean 2 1 --tp 2
 	detects 1:3:activation:layers.1.attention.wq:14 layers.1.attention.wq
 	grep -q 'each rank is its own referee' run/journal.txt
+	# more results than the device keeps hashes
+	clean 1 1 --layers 3 --heads 4 --virtual tp=4,cp=4
+	detects 0:3:activation:layers.0.attention.wq:14 layers.0.attention.wq
 }
 
 @test "--referee: of several micro-batches, a flip is detected in the one that is audited, and in no other" {
