@@ -15,12 +15,19 @@ static int64_t worker_sample(const struct trainer *t)
 	return t->o.resolved.worker * layout_worker_batch(&t->o);
 }
 
+/* Starts to read the samples of a step whose micro-batches are assigned to ranks like this. */
+static struct fetch *fetch_assigned(
+	struct trainer *t, const struct microbatches *mb, int64_t first_sample)
+{
+	scoped_ptr struct sample_run *runs = layout_rank_samples(
+		&t->o, mb, t->world->size, first_sample + worker_sample(t));
+	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+}
+
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
 	const struct microbatches mb = deal_fetch(t);
-	scoped_ptr struct sample_run *runs = layout_rank_samples(
-		&t->o, &mb, t->world->size, first_sample + worker_sample(t));
-	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+	return fetch_assigned(t, &mb, first_sample);
 }
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
@@ -580,7 +587,8 @@ static void compute_again(struct work *w, bool reads)
 {
 	struct trainer *t = w->t;
 	const int32_t *windows = w->input.windows;
-	struct fetch *again = reads ? fetch_step(t, t->samples) : NULL;
+	struct fetch *again =
+		reads ? fetch_assigned(t, &t->layout.microbatches, t->samples) : NULL;
 	if (reads)
 		w->input.windows = loader_wait(t->data.loader, again);
 	compute_step(w);
