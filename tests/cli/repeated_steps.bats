@@ -67,3 +67,31 @@ workers() { # RANKS CHECK FLIP OPTION...
 	[ "$status" -eq 0 ] && same || { cat err && return 1; }
 	grep -q 'step 6: a sum of gradients was wrong; computed again it was right: sporadic' run/worker-1/journal.txt
 }
+
+# Trains with some seeds, until a message matches: flips in single micro-batches are drawn from the seed.
+until_message() { # TEXT RANKS FLIPS SEED...
+	local text=$1 ranks=$2 flips=$3 seed
+	shift 3
+	for seed; do
+		rm -rf run
+		status=0
+		# shellcheck disable=SC2086 # several options
+		tiny_on "$ranks" "${MODEL[@]}" --dp "$ranks" -b "$ranks" -n 1 --seed "$seed" --referee 1 --referee-strikes 9 -o run \
+			$flips >/dev/null 2>err || status=$?
+		! grep -q "$text" err || return 0
+	done
+	echo "no '$text'"
+	return 1
+}
+
+@test "if the step is wrong again, only a rank that was wrong in both attempts is persistent" {
+	export PT_HOST_RANKS=1
+	# rank 0 in the first attempt, rank 1 in the second
+	until_message 'rank 0 .* sporadic, .*; in the second attempt, rank 1 .* sporadic, .*; but the step is wrong again' 4 \
+		'--inject-flip 0:1:leaf::25 --inject-flip 1:1p0.2:leaf::25' 11 2 12 {20..40}
+	[ "$status" -eq 71 ] && [ "$(cut -f2,5,6 run/suspects | sort | tr '\t\n' ' ')" = '1 0 sporadic 1 1 sporadic ' ]
+	# rank 1 in both
+	until_message 'in the second attempt, rank 1 .*; rank 1 was wrong in both attempts: persistent' 3 \
+		'--inject-flip 1:1p0.4:leaf::25' 9 {20..60}
+	[ "$status" -eq 71 ] && [ "$(cut -f2,5,6 run/suspects | tr '\t\n' ' ')" = '1 1 persistent ' ]
+}
