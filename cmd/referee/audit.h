@@ -51,6 +51,7 @@ struct audit {
 	const struct observer *inner; /* the observer that was there; NULL: none */
 	struct exact loss;	      /* before the action that runs */
 	bool begun;		      /* a step has been audited since the start */
+	int64_t first_step;	      /* the first audited step since the start */
 	bool was_first;	      /* the current audit is the first one of the start */
 	int64_t always_until; /* after a fault, all steps up to this one are audited */
 	int64_t audited_step; /* the last one */
