@@ -22,13 +22,15 @@ static int far_shift(const struct trainer *t)
 	return 2 * of_host <= n ? (int)max64(far, of_host) : far;
 }
 
-/* Returns the number of micro-batches that each data rank has in this step, at least 1: with --deal
- * speed ranks have different numbers, which all ranks know. */
-static int64_t common_turns(const struct microbatches *m)
+/* Returns the number of micro-batches that `all` data ranks, or else that some, have in this step, at
+ * least 1. Ranks may have different numbers, which all ranks know. */
+static int64_t count_turns(const struct microbatches *m, bool all)
 {
-	int64_t n = m->n_micro;
-	for (int r = 0; r < m->ranks; r++)
-		n = min64(n, microbatches_own(m, r));
+	int64_t n = all ? m->n_micro : 1;
+	for (int r = 0; r < m->ranks; r++) {
+		int64_t own = microbatches_own(m, r);
+		n = all ? min64(n, own) : max64(n, own);
+	}
 	return max64(1, n);
 }
 
@@ -41,7 +43,7 @@ void audit_open(struct trainer *t)
 	if (!(o->referee > 0))
 		return;
 	struct audit *a = t->audit = xcalloc(1, sizeof(*a));
-	int64_t turns = common_turns(m);
+	int64_t turns = count_turns(m, false);
 	a->c = (struct audit_config){.seed = (uint64_t)o->seed,
 		.every = audit_interval(o->referee, turns, stages),
 		.turns = turns,
@@ -101,6 +103,12 @@ int audit_partner(const struct trainer *t, int rank, int shift)
 
 /* ---- the copy -------------------------------------------------------------------- */
 
+/* Returns the micro-batches of a data rank in a turn: 0 if it has fewer than other ranks, else 1. */
+static int64_t micros_in_turn(const struct trainer *t, int data_rank, int64_t turn)
+{
+	return turn < microbatches_own(&t->layout.microbatches, data_rank);
+}
+
 /* Starts to read the samples of a turn of data rank d + shift for all ranks. */
 static struct fetch *fetch_turn(struct trainer *t, int shift, int64_t turn)
 {
@@ -114,7 +122,7 @@ static struct fetch *fetch_turn(struct trainer *t, int shift, int64_t turn)
 			.first = t->samples + microbatches_index(m, data, turn) * b,
 			.block = b,
 			.stride = b,
-			.blocks = 1};
+			.blocks = micros_in_turn(t, data, turn)};
 	}
 	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 }
@@ -125,10 +133,10 @@ void audit_compute(struct trainer *t, int shift, int64_t turn, struct audit_sign
 	struct fetch *f = fetch_turn(t, shift, turn);
 	struct pipe_input in = step_input(t, loader_wait(t->data.loader, f));
 	int64_t fullest = t->pass.fullest_rows;
-	in.n = 1;
-	in.n_windows = t->o.micro_batch;
 	in.data_rank =
 		layout_data_rank(t->mesh.degree, audit_partner(t, t->world->rank, shift));
+	in.n = micros_in_turn(t, in.data_rank, turn); /* 0: serves the other ranks only */
+	in.n_windows = in.n * t->o.micro_batch;
 	in.first_turn = turn;
 	audit_signature_begin(t, to, &a->memory.copy);
 	pass_loss_begin(&t->pass);
@@ -180,7 +188,10 @@ bool audit_plan_step(struct trainer *t)
 	int64_t step = t->step + 1;
 	if (!a)
 		return false;
-	a->c.turns = common_turns(&t->layout.microbatches);
+	if (!a->begun)
+		a->first_step = step;
+	/* if software differs, all pairs must show it in the first audit */
+	a->c.turns = count_turns(&t->layout.microbatches, step == a->first_step);
 	a->plan = audit_plan(&a->c, step, !a->begun || step <= a->always_until);
 	return a->plan.audited;
 }

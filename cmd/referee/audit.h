@@ -64,6 +64,7 @@ struct audit {
 	struct observer observer;
 	const struct observer *inner; /* the observer that was there; NULL: none */
 	bool begun;		      /* a step has been audited since the start */
+	int64_t first_step;	      /* the first audited step since the start */
 	bool was_first;	      /* the current audit is the first one of the start */
 	int64_t always_until; /* after a fault, all steps up to this one are audited */
 	int64_t audited_step; /* the last one */
@@ -134,3 +135,6 @@ void audit_observe_loss(struct trainer *t, struct audit_signature *to, bool afte
 /* Collective. Computes the audited micro-batches again, on several ranks, and sets the outcome of
  * the trial, the suspects and the text. */
 void audit_trial(struct trainer *t);
+/* Collective, if an audit fails in the second attempt of a step, too: holds a trial about the second
+ * attempt. A rank that was wrong in both is persistent; others keep their verdicts. */
+void audit_trial_again(struct trainer *t);

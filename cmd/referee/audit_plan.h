@@ -8,8 +8,8 @@
 
 struct audit_config {
 	uint64_t seed;
-	int64_t every;	/* length of an interval of steps, in which one is audited */
-	int64_t turns;	/* micro-batches per step that each data rank has at least */
+	int64_t every; /* length of an interval of steps, in which one is audited */
+	int64_t turns; /* one of the first `turns` micro-batches of each data rank is drawn */
 	int data_ranks; /* ranks with different micro-batches: dp x fsdp */
 	int unit;	/* data ranks that exchange rows of experts; else 1 */
 	int far; /* data ranks at a distance of `far` are on different hosts or replicas */

@@ -58,6 +58,7 @@ const struct check_row referee_checks[N_STEP_CHECKS] = {
 	[STEP_CHECK_AUDIT] = {.is_on = checks_audit,
 		.word = audit_word,
 		.alarm = audit_trial,
+		.alarm_again = audit_trial_again,
 		.verdict = judge_audit,
 		.open = audit_open,
 		.close = audit_close,

@@ -596,3 +596,49 @@ void audit_trial(struct trainer *t)
 	free(x.word);
 	free(x.first);
 }
+
+/* ---- the second attempt of a step ------------------------------------------------------ */
+
+/* Adds a suspect of the first attempt. If the second attempt has named it, too, it is persistent,
+ * unless software is the cause. */
+static void keep_suspect(struct audit *a, const struct audit_suspect *first)
+{
+	for (int i = 0; i < a->n_suspects; i++) {
+		struct audit_suspect *s = &a->suspect[i];
+		if (s->rank != first->rank)
+			continue;
+		if (a->outcome == CHECKED_SOFTWARE)
+			return;
+		str_printf(&a->found, "; rank %d was wrong in both attempts: persistent",
+			s->rank);
+		s->verdict = AUDIT_PERSISTENT;
+		a->outcome = CHECKED_PERSISTENT;
+		return;
+	}
+	if (a->n_suspects < AUDIT_MAX_SUSPECTS)
+		a->suspect[a->n_suspects++] = *first;
+}
+
+void audit_trial_again(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	struct audit_suspect first[AUDIT_MAX_SUSPECTS];
+	bool is_second = a->trial_step == t->step + 1;
+	int n = is_second ? a->n_suspects : 0;
+	if (is_second &&
+		a->outcome > CHECKED_SPORADIC) /* the first attempt says enough */
+		return;
+	memcpy(first, a->suspect, sizeof(first));
+	struct str text = a->found;
+	a->found = (struct str){0};
+	audit_trial(t);
+	for (int i = 0; i < n; i++)
+		keep_suspect(a, &first[i]);
+	if (is_second) {
+		str_printf(&text, "; in the second attempt, %s", a->found.s);
+		str_free(&a->found);
+		a->found = text;
+	} else {
+		str_free(&text);
+	}
+}

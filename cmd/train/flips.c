@@ -188,10 +188,13 @@ void flips_step(struct flips *f, struct trainer *t, const int32_t *windows,
 	step_run_on(t, flipped ? flipped : windows, votes, r);
 	store_flip(t->store, FLIP_UPDATE);
 	struct flip *loss = flips_due(f, FLIP_NORM, "loss");
+	struct flip *scale = flips_due(f, FLIP_NORM, "scale");
 	if (loss) {
 		flips_do(f, loss, NULL, &r->global_loss, sizeof(r->global_loss), "loss");
 		t->loss = (double)r->global_loss;
 	}
+	if (scale)
+		flips_do(f, scale, NULL, &t->loss_scale, sizeof(t->loss_scale), "scale");
 	t->pass.observer = p.observer;
 	t->before_update = p.before_update;
 	t->before_update_with = p.before_update_with;

@@ -456,7 +456,7 @@ static int run_step(struct run *r)
 		if (run_is_first(r))
 			warn("%s", s.found.s);
 	}
-	referee_write_suspects(r, &s);
+	referee_write_suspects(r);
 	if (r->t.o.hash_tensors && !s.bad) /* for pt-compare --locate */
 		report_event(r, "parameters 0x%016llx",
 			(unsigned long long)store_hash(r->t.store));

@@ -123,7 +123,7 @@ static int append_to_file(const struct run *r, const struct str *text, struct er
 	return rc;
 }
 
-void referee_write_suspects(struct run *r, const struct step_result *step)
+void referee_write_suspects(struct run *r)
 {
 	struct audit *a = r->t.audit;
 	struct err e = {0};
@@ -132,14 +132,11 @@ void referee_write_suspects(struct run *r, const struct step_result *step)
 	if (!a || !a->n_suspects)
 		return;
 	clock_text(now, a->trial_time);
-	bool again = step->check_word[STEP_CHECK_AUDIT] % GRID_PRIME != 0;
 	for (int i = 0; i < a->n_suspects; i++) {
 		const struct audit_suspect *s = &a->suspect[i];
 		str_printf(&text, "%s\t%lld\t%s\t%s\t%d\t%s\t%s\n", now,
 			(long long)a->trial_step, s->host, s->device, s->rank,
-			audit_verdict_names[again ? max64(s->verdict, AUDIT_PERSISTENT)
-						  : s->verdict],
-			s->tensor);
+			audit_verdict_names[s->verdict], s->tensor);
 	}
 	a->n_suspects = 0;
 	if (run_is_first(r) && r->dir.path && append_to_file(r, &text, &e))

@@ -126,9 +126,8 @@ void referee_report_start(struct run *r);
 void referee_begin(struct run *r);
 /* Sets the columns of audits. */
 void referee_fill_row(const struct run *r, struct row *row);
-/* Appends the ranks that an audit of the step has found to the file of suspects, on rank 0. A
- * sporadic fault is persistent if the audit failed again. */
-void referee_write_suspects(struct run *r, const struct step_result *step);
+/* Appends the ranks that an audit of the step has found to the file of suspects, on rank 0. */
+void referee_write_suspects(struct run *r);
 
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
 

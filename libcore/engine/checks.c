@@ -115,16 +115,22 @@ void checks_end_again(
 {
 	str_printf(&r->found, "step %lld: ", (long long)t->step + 1);
 	for (int i = 0, n = 0; i < N_STEP_CHECKS; i++) {
-		if (!is_wrong(word[i]) && !is_wrong(r->check_word[i]))
+		const struct check_row *x = &t->checks[i];
+		bool again = is_wrong(r->check_word[i]);
+		if (!is_wrong(word[i]) && !again)
 			continue;
 		str_add(&r->found, "; ", n++ ? 2 : 0);
+		if (again && x->alarm_again)
+			x->alarm_again(t);
 		if (!is_wrong(word[i])) {
 			str_puts(&r->found,
 				"computed again, the step fails another check");
 			r->checked = CHECKED_PERSISTENT;
-			continue;
+			if (!x->alarm_again)
+				continue;
+			str_puts(&r->found, ": ");
 		}
-		enum checked verdict = t->checks[i].verdict(t, &r->found);
+		enum checked verdict = x->verdict(t, &r->found);
 		if (verdict > r->checked)
 			r->checked = verdict;
 	}

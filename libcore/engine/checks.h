@@ -17,6 +17,9 @@ struct check_row {
 	void (*enqueue_word)(struct trainer *t, uint64_t *word);
 	/* Prepares to find the cause, before the step is computed again. Collective. */
 	void (*alarm)(struct trainer *t);
+	/* Optional: finds the cause if the check fails after the step has been computed again.
+	 * Collective. */
+	void (*alarm_again)(struct trainer *t);
 	/* Returns CHECKED_SPORADIC or CHECKED_PERSISTENT after the step has been computed again,
 	 * and appends what was wrong, and where, to *out (on all ranks). Collective. */
 	enum checked (*verdict)(struct trainer *t, struct str *out);

@@ -15,12 +15,19 @@ static int64_t worker_sample(const struct trainer *t)
 	return t->o.resolved.worker * layout_worker_batch(&t->o);
 }
 
+/* Starts to read the samples of a step whose micro-batches are assigned to ranks like this. */
+static struct fetch *fetch_assigned(
+	struct trainer *t, const struct microbatches *mb, int64_t first_sample)
+{
+	scoped_ptr struct sample_run *runs = layout_rank_samples(
+		&t->o, mb, t->world->size, first_sample + worker_sample(t));
+	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+}
+
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
 	const struct microbatches mb = deal_fetch(t);
-	scoped_ptr struct sample_run *runs = layout_rank_samples(
-		&t->o, &mb, t->world->size, first_sample + worker_sample(t));
-	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+	return fetch_assigned(t, &mb, first_sample);
 }
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
@@ -39,7 +46,8 @@ enum outcome {
 	STEP_GOOD,
 	STEP_TOO_LARGE,	 /* a leaf is too large for the grid, so the norm is infinite */
 	STEP_NOT_FINITE, /* a leaf or a sum is not finite, so the norm is not either */
-	STEP_LOST	 /* the loss is not finite */
+	STEP_LOST,	 /* the loss is not finite */
+	STEP_WRONG	 /* a check found the step wrong */
 };
 
 /* A step while it is computed. */
@@ -49,6 +57,7 @@ struct work {
 	const struct step_votes *votes;
 	struct step_result *r;
 	bool again;    /* a check found the step wrong, so it is computed again */
+	int n_coarser; /* attempts with a coarser grid, after a leaf was too large */
 	bool averages; /* averages gradients over all workers: warm-up of local SGD */
 	enum outcome outcome; /* equal on all ranks; if `averages`, on all workers */
 };
@@ -470,8 +479,8 @@ static void compute_step(struct work *w)
 static bool overflowed(const struct work *w)
 {
 	const float min_scale = 0x1p-16f; /* a step that fails with it always fails */
-	return w->t->o.dtype == PRECISION_FP16 && w->outcome != STEP_GOOD &&
-	       w->outcome != STEP_LOST && w->t->loss_scale > min_scale;
+	return w->t->o.dtype == PRECISION_FP16 && w->outcome > STEP_GOOD &&
+	       w->outcome < STEP_LOST && w->t->loss_scale > min_scale;
 }
 
 /* Halves the scale after an overflow, and doubles it after enough steps without. */
@@ -504,6 +513,17 @@ static int first_grid(const struct trainer *t, bool averages)
 	return GRID_EXPONENT - ilogbf(scale);
 }
 
+/* Sets the results that the state determines. A check may have mended the state after an attempt,
+ * so each attempt sets them. */
+static void set_scales(struct work *w)
+{
+	const struct trainer *t = w->t;
+	w->r->lr = (float)lr_at(&t->o, t->step + 1);
+	w->r->loss_scale = t->loss_scale;
+	w->r->grid = first_grid(t, w->averages) - w->n_coarser * COARSER_BY;
+	w->r->coarser = w->n_coarser > 0;
+}
+
 /* Returns true if a leaf was too large for the grid, so that the step must be repeated. */
 static bool needs_coarser_grid(const struct work *w)
 {
@@ -526,9 +546,11 @@ void step_global_loss(struct trainer *t, struct step_result *r)
 	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
-/* Returns the outcome of a step: lost (loss not finite), too large, not finite (norm) or good. */
-static enum outcome outcome_of(const struct step_end *end)
+/* Returns the outcome of a step on this worker, from its results and the words of its checks. */
+static enum outcome outcome_of(const struct step_end *end, const uint64_t *check_word)
 {
+	if (checks_alarmed(check_word))
+		return STEP_WRONG;
 	if (!isfinite(end->loss))
 		return STEP_LOST;
 	if (end->too_large)
@@ -536,7 +558,8 @@ static enum outcome outcome_of(const struct step_end *end)
 	return isfinite(end->grad_norm) ? STEP_GOOD : STEP_NOT_FINITE;
 }
 
-/* Sets the outcome to the worst of all workers, since each has counted only its own leaves. */
+/* Sets the outcome to the worst of all workers: each has counted only its own leaves, and if one
+ * computes the step again, all must add their gradients again. */
 static void agree_with_workers(struct work *w)
 {
 	w->outcome = (enum outcome)w->t->peers->largest(w->t->peers->with, w->outcome);
@@ -571,36 +594,71 @@ static void collect_result(struct work *w)
 	r->loss = end->loss;
 	r->grad_norm = end->grad_norm;
 	r->global_loss = r->loss;
-	w->outcome = outcome_of(end);
+	w->outcome = outcome_of(end, r->check_word);
 	if (w->averages)
 		agree_with_workers(w);
 	r->skipped = overflowed(w);
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
-/* Computes a step again; if `reads`, from samples that are read again. Collective. */
+/* Sets the results of an attempt on a batch without a target that counts, which computes nothing. */
+static void clear_attempt(struct work *w)
+{
+	memset(w->r->check_word, 0, sizeof(w->r->check_word));
+	w->outcome = STEP_GOOD;
+	w->r->bad = w->r->skipped = false;
+}
+
+/* Computes a step again; if `reads`, from samples that are read and counted again. Collective. */
 static void compute_again(struct work *w, bool reads)
 {
 	struct trainer *t = w->t;
 	const int32_t *windows = w->input.windows;
-	struct fetch *again = reads ? fetch_step(t, t->samples) : NULL;
-	if (reads)
+	struct fetch *again =
+		reads ? fetch_assigned(t, &t->layout.microbatches, t->samples) : NULL;
+	BUG_ON(reads && w->averages); /* the other workers would not count again */
+	if (reads) {
 		w->input.windows = loader_wait(t->data.loader, again);
-	compute_step(w);
-	collect_result(w);
+		count_step(w);
+	}
+	set_scales(w);
+	if (w->r->counted) {
+		compute_step(w);
+		collect_result(w);
+	} else {
+		clear_attempt(w);
+	}
 	w->input.windows = windows;
 	if (reads)
 		fetch_free(again);
 }
 
-/* Computes a step, and once more if a check finds it wrong. */
+/* Sets the verdict to the worst of all workers, which end together. */
+static void agree_on_verdict(struct work *w)
+{
+	struct step_result *r = w->r;
+	enum checked own = r->checked;
+	r->checked = (enum checked)w->t->peers->largest(w->t->peers->with, own);
+	if (own != CHECKED_RIGHT)
+		return;
+	str_free(&r->found);
+	if (r->checked == CHECKED_SPORADIC)
+		r->checked = CHECKED_RIGHT; /* the other worker reports it */
+	else if (r->checked > CHECKED_SPORADIC)
+		str_printf(&r->found, "step %lld: a check failed in another worker",
+			(long long)w->t->step + 1);
+}
+
+/* Computes a step, and once more if a check finds it wrong: of one worker, or if `averages`, of
+ * any. */
 static void compute_checked_step(struct work *w)
 {
 	struct step_result *r = w->r;
 	uint64_t word[N_STEP_CHECKS];
+	set_scales(w);
 	compute_step(w);
 	collect_result(w);
-	if (!checks_alarmed(r->check_word))
+	if (w->outcome != STEP_WRONG)
 		return;
 	memcpy(word, r->check_word, sizeof(word));
 	checks_begin_again(w->t, word);
@@ -608,6 +666,8 @@ static void compute_checked_step(struct work *w)
 	compute_again(w, checks_read_again(w->t, word));
 	w->again = false;
 	checks_end_again(w->t, word, r);
+	if (w->averages)
+		agree_on_verdict(w);
 	r->bad |= r->checked > CHECKED_SPORADIC;
 }
 
@@ -637,24 +697,22 @@ static void skip_empty_batch(struct work *w)
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r)
 {
-	*r = (struct step_result){
-		.lr = (float)lr_at(&t->o, t->step + 1), .loss_scale = t->loss_scale};
-	r->slowest = (double)NAN;
+	*r = (struct step_result){.slowest = (double)NAN};
 	struct work w = {.t = t,
 		.input = step_input(t, windows),
 		.votes = votes,
 		.r = r,
 		.averages = t->peers && t->step < t->o.edit.warmup};
+	set_scales(&w);
 	count_step(&w);
-	if (!r->counted) {
+	if (r->counted)
+		compute_checked_step(&w);
+	if (!r->counted) { /* a wrong token may have counted in the first attempt */
 		skip_empty_batch(&w);
 		return;
 	}
-	r->grid = first_grid(t, w.averages);
-	compute_checked_step(&w);
 	while (r->checked <= CHECKED_SPORADIC && needs_coarser_grid(&w)) {
-		r->grid -= COARSER_BY;
-		r->coarser = true;
+		w.n_coarser++;
 		compute_checked_step(&w);
 	}
 	if (r->bad && r->checked <= CHECKED_SPORADIC)

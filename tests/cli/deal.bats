@@ -95,6 +95,17 @@ same() {
 	cmp even/worker-1/checkpoints/latest.h5 speed/worker-1/checkpoints/latest.h5
 }
 
+@test "a step that is computed again has the samples of its own numbers, not of the next ones" {
+	local options=(-n 12 -b 8 -m 1 --layers 2 --clip 0.1 --seed 2 --dp 2)
+	rm -rf even speed
+	tiny_on 2 "${options[@]}" -o even >/dev/null 2>&1
+	# the numbers change from step 12 on; the samples of step 12 are fetched before step 11 is repeated
+	tiny_on 2 "${options[@]}" --deal speed --inject-delay 1:40/micro --referee 1 --inject-flip 0:11:leaf::30 -o speed >/dev/null 2>err
+	dealt 1 4
+	grep -q 'step 11: rank 0 (host .*) computed .*; computed again it was right: sporadic' err
+	same
+}
+
 @test "a dry run plans the memory of the largest number of micro-batches" {
 	layout=(-b 32 -m 1 --layers 4 --dp 2 --pp 2 --pp-schedule gpipe --dry-run)
 	activations() { tiny "${layout[@]}" "$@" | awk '/^activations/ { print $2 }'; }

@@ -112,6 +112,31 @@ detects() { # FLIP TENSOR
 	[ "$seen" -gt 0 ] && [ "$unseen" -gt 0 ]
 }
 
+@test "--referee: with uneven shares, micro-batches are audited that not all ranks have" {
+	local layout step seen
+	for layout in '4 5 --fsdp 4 --tile 2' '4 6 --fsdp 4 -a llama --experts 4 --ep 2' '4 5 --pp 2 --dp 2' '3 4 --fsdp 3' '3 4 --dp 3'; do
+		# shellcheck disable=SC2086 # one word each
+		set -- $layout
+		command=(tiny_on "$1" "${MODEL[@]}" -n 5 -m 1 -b "${@:2}")
+		"${command[@]}" --overwrite -o clean >/dev/null
+		audit
+		[ "$status" -eq 0 ] && same || failed "$layout"
+		not grep -q 'computed' run/journal.txt
+		[[ $layout = 3* ]] || continue
+		# rank 0 has two micro-batches, the others have one; its leaf is wrong in all of them
+		seen=
+		for step in 1 2 3; do
+			audit --inject-flip "0:${step}p1:leaf:norm.weight:25"
+			[ "$status" -eq 71 ] && [ "$(cut -f5,6 run/suspects)" = '0	persistent' ] || failed "$layout: step $step"
+			seen+=" $(($(sed -n 's/.*samples \([0-9]*\)-.*/\1/p' err) - 4 * (step - 1)))"
+		done
+		case $layout in
+		*--fsdp*) [ "$seen" = ' 0 3 0' ] ;;
+		*) [ "$seen" = ' 0 1 0' ] ;;
+		esac || failed "$layout: $seen"
+	done
+}
+
 @test "--referee: a rank that is wrong each time ends the run with 71 and a checkpoint" {
 	clean 4 1 --fsdp 4
 	audit --inject-flip 2:3+:gradient:layers.0.feed_forward:14

@@ -14,6 +14,7 @@ export SETUP=make_shard
 	heals 1:2:norm 'loss, norm or learning rate of the last update differ from rank 0'
 	heals 1:2:norm:rate 'loss, norm or learning rate of the last update'
 	heals 1:3:norm:loss 'loss, norm or learning rate of the last update'
+	heals 1:2:norm:scale:23 'loss, norm or learning rate of the last update' # also the grid of gradients
 	heals 2:4:update 'parameters of the bucket of' # before the last checkpoint
 	grep -q 'before a checkpoint: rank 2' run/journal.txt
 	clean 3 --dp 3 --clip 0
