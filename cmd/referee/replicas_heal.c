@@ -228,6 +228,7 @@ void replicas_heal(struct trainer *t)
 	h.n = replicas_gather(t, &h.all);
 	str_free(&x->found);
 	judge_numbers(&h);
+	t->wrong_step = t->step;
 	for (int64_t i = 0, end; i < h.n; i = end) {
 		for (end = i; end < h.n && h.all[end].id == h.all[i].id; end++)
 			;
