@@ -13,7 +13,7 @@ void replicas_close(struct trainer *t);
 void replicas_after_step(struct trainer *t);
 
 /* The row STEP_CHECK_REPLICAS of step_checks[] (checks.h). The alarm finds which copies are wrong,
- * and replaces them; if that is impossible, it sets t->state_is_wrong. */
+ * and replaces them; if that is impossible, it sets t->state_is_wrong. It sets t->wrong_step. */
 bool replicas_are_checked(const struct trainer *t);
 void replicas_write_step(struct trainer *t);
 void replicas_enqueue_word(struct trainer *t, uint64_t *word);

@@ -231,6 +231,7 @@ void replicas_heal(struct trainer *t)
 	memset(x->replaced, 0, (size_t)t->world->size * sizeof(*x->replaced));
 	x->replaced_step = t->step;
 	judge_numbers(&h);
+	t->wrong_step = t->step;
 	for (int64_t i = 0, end; i < h.n; i = end) {
 		for (end = i; end < h.n && h.all[end].id == h.all[i].id; end++)
 			;

@@ -85,14 +85,16 @@ static bool poll_interruption(void *context)
 
 /* ---- between steps -------------------------------------------------- */
 
-/* Evaluates, and sets the losses of the row. Returns false, without a loss, if a signal ended the
- * evaluation. *best: the validation loss is the lowest so far. Collective. */
+/* Evaluates, and sets the losses of the row. Returns false, without a loss, if the state is wrong or
+ * a signal ended the evaluation. *best: the validation loss is the lowest so far. Collective. */
 static bool evaluate(struct run *r, struct row *row, bool *best)
 {
 	struct trainer *t = &r->t;
 	struct interruptible c = interruptible_begin(r);
 	double loss[2];
 	*best = false;
+	c.interrupted = !save_check_state(r, "an evaluation");
+	r->saver.checked = false;
 	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
 		struct eval_sum sum = {.stopped = 1};
 		if (!c.interrupted)
@@ -100,6 +102,8 @@ static bool evaluate(struct run *r, struct row *row, bool *best)
 		local_sgd_sum_eval(r, &sum);
 		loss[s] = eval_mean(t, &sum, (enum split)s);
 	}
+	if (t->state_is_wrong)
+		return false;
 	if (c.interrupted) {
 		report_event(r, "the evaluation was ended by a signal");
 		return false;
@@ -271,8 +275,10 @@ static int after_step(struct run *r, const struct step_result *s)
 		save_end(r);
 	run_vault_copy(r, due.last || r->now.stop);
 	save_if_due(r, &due, best);
-	if (due.sample)
+	if (due.sample && save_check_state(r, "a sample"))
 		write_sample(r);
+	if (due.last || r->now.stop)
+		save_check_state(r, "the end");
 	return r->t.state_is_wrong ? EX_OSERR : 0;
 }
 
@@ -382,7 +388,7 @@ static void evaluate_first(struct run *r)
 	if (evaluate(r, &row, &best))
 		report_write_row(r, &row);
 	r->t.best_val_loss = (double)NAN;
-	if (r->t.o.sample_every)
+	if (r->t.o.sample_every && !r->t.state_is_wrong)
 		write_sample(r);
 }
 
@@ -440,9 +446,11 @@ static int run_step(struct run *r)
 		return 0;
 	begin_profile(r);
 	hashes_begin_step(r);
+	r->saver.checked = false;
 	faults_step(&r->faults, &r->t, &votes, &s);
 	int hashed = hashes_end_step(r, &s);
 	set_decision(r, &s);
+	run_vault_withdraw_wrong(r);
 	bool synchronized = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
 	report_dealing(r, &s);
@@ -478,6 +486,7 @@ static int train(struct run *r)
 	int rc = begin_run(r);
 	if (rc)
 		return rc;
+	rc = t->state_is_wrong ? EX_OSERR : 0;
 	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps &&
 		!hashes_are_done(r))
 		rc = run_step(r);
@@ -501,7 +510,7 @@ static int train(struct run *r)
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }
 
-/* Evaluates once and prints the row (--eval-only). Returns 0. Collective. */
+/* Evaluates once and prints the row (--eval-only). Returns an exit code, or 0. Collective. */
 static int evaluate_only(struct run *r)
 {
 	struct row row = report_new_row(r);
@@ -511,7 +520,7 @@ static int evaluate_only(struct run *r)
 	row_print(&row, &line);
 	if (run_is_first(r))
 		report_print(r, line.s);
-	return 0;
+	return r->t.state_is_wrong ? EX_OSERR : 0;
 }
 
 int loop_run(struct run *r)

@@ -106,18 +106,19 @@ void save_end(struct run *r)
 	report_saving_end(r, rc, &e);
 }
 
-/* Compares replicas, and the state with the last update, if the run has such checks. Returns false
- * if the state is wrong. Collective. */
-static bool check_before_save(struct run *r)
+bool save_check_state(struct run *r, const char *before)
 {
 	struct trainer *t = &r->t;
 	scoped_str found = {0};
-	if (!t->state_is_wrong && replicas_check_now(t, &found)) {
-		report_event(r, "step %lld: before a checkpoint: %s", (long long)t->step,
+	bool known = t->state_is_wrong || r->saver.checked;
+	r->saver.checked = true;
+	if (!known && replicas_check_now(t, &found)) {
+		report_event(r, "step %lld: before %s: %s", (long long)t->step, before,
 			found.s);
 		if (run_is_first(r))
-			warn("step %lld: before a checkpoint: %s", (long long)t->step,
+			warn("step %lld: before %s: %s", (long long)t->step, before,
 				found.s);
+		run_vault_withdraw_wrong(r);
 	}
 	return !t->state_is_wrong;
 }
@@ -136,7 +137,7 @@ void save_now(struct run *r, const char *why, enum save_mode mode)
 	}
 	double begin = clock_seconds();
 	r->saver.tried_step = t->step;
-	if (!check_before_save(r))
+	if (!save_check_state(r, "a checkpoint"))
 		return;
 	save_end(r);
 	save_wait_prune(r);

@@ -149,6 +149,7 @@ struct saver {
 	int64_t saved_step, tried_step, eval_step; /* -1: none */
 	double saved_at, retry_at;		   /* clock; retry_at 0: no failure */
 	bool failed;
+	bool checked; /* save_check_state() was called, and nothing was computed since */
 	pthread_t pruner; /* rank 0's thread, which removes old checkpoints */
 	bool pruning;
 	int64_t prune_to; /* all_have when the thread began */
@@ -156,6 +157,10 @@ struct saver {
 
 /* Returns this rank's vote: true if a checkpoint is due by the clock. */
 bool save_is_due(const struct run *r);
+/* Compares replicas, and the state with the last update, if the run has such checks. Call it before
+ * anything is kept of the state, or computed from it to be kept; `before` names this in messages.
+ * Returns false if the state is wrong. Collective over the worker. */
+bool save_check_state(struct run *r, const char *before);
 enum save_mode { SAVE_AND_WAIT, SAVE_IN_BACKGROUND /* training continues meanwhile */ };
 /* Saves this step unless it is saved. Collective. */
 void save_now(struct run *r, const char *why, enum save_mode mode);
@@ -214,6 +219,8 @@ int run_vault_open(struct run *r, struct err *e);
 int run_vault_write_number(struct run *r, struct err *e);
 /* Copies the state if a copy is due, or `now`. Collective. */
 void run_vault_copy(struct run *r, bool now);
+/* Withdraws the last copy if a check has found the state of its step wrong since. Collective. */
+void run_vault_withdraw_wrong(struct run *r);
 /* Closes the vault. Collective. */
 void run_vault_close(struct run *r, enum vault_end end);
 /* Parses --inject-kill. */

@@ -225,6 +225,8 @@ void run_vault_copy(struct run *r, bool now)
 	struct err e = {0};
 	if (!v->vault || v->step == r->t.step || (!now && r->t.step < v->step + v->every))
 		return;
+	if (!save_check_state(r, "a copy to the vault"))
+		return;
 	int64_t steps = r->t.step - v->step;
 	if (vault_copy(v->vault, &e)) {
 		if (run_is_first(r))
@@ -241,6 +243,17 @@ void run_vault_copy(struct run *r, bool now)
 	if (v->n_copies > 1 && !r->t.o.vault_every)
 		set_period(r, end - begin, (begin - v->ended) / (double)steps);
 	v->ended = end;
+}
+
+void run_vault_withdraw_wrong(struct run *r)
+{
+	struct vault *v = r->vault.vault;
+	int64_t step = r->t.wrong_step;
+	if (!v || !step || vault_step(v) != step)
+		return;
+	vault_withdraw(v);
+	report_event(
+		r, "the copy of step %lld in the vault is withdrawn", (long long)step);
 }
 
 void run_vault_close(struct run *r, enum vault_end end)

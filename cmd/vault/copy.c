@@ -340,7 +340,7 @@ int vault_copy(struct vault *v, struct err *e)
 	/* (its all-reduce is a barrier: the previous copy is complete on all hosts) */
 	struct ckpt_write w = state_describe(v->t);
 	int rc = 0;
-	if (v->n_copies == 1) {
+	if (v->n_copies == 1 && !v->own[1].path) {
 		remove_earlier_files(v, false);
 		comm_barrier(v->t->world);
 		rc = create_files(v, 1, e);
@@ -354,6 +354,18 @@ int vault_copy(struct vault *v, struct err *e)
 	}
 	state_free_description(&w);
 	return rc;
+}
+
+void vault_withdraw(struct vault *v)
+{
+	if (v->step < 0)
+		return;
+	wait_for_messages(v);
+	v->step = -1;
+	int slot = (int)(--v->n_copies % VAULT_SLOTS);
+	vault_file_break(&v->own[slot]);
+	for (int i = 0; i < v->n_from; i++)
+		vault_file_break(&v->from[i].file[slot]);
 }
 
 int64_t vault_step(const struct vault *v)

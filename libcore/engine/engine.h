@@ -161,6 +161,7 @@ struct trainer {
 	struct replicas
 		*replicas;   /* (referee/check_replicas.h); NULL: nothing is compared */
 	bool state_is_wrong; /* a check found it, and could not replace it */
+	int64_t wrong_step; /* the last step with wrong state, also if it was replaced; 0: none */
 	const struct peers *peers;	     /* NULL: none */
 	const struct check_row *checks;	     /* [N_STEP_CHECKS] (checks.h); NULL: none */
 	const struct saved_numbers *numbers; /* NULL: none */
