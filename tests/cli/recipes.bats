@@ -247,7 +247,7 @@ rows_of() { # RUN
 	make_shard
 	unset PT_DATA
 	tiny_on 4 -d data.h5 -o run --fsdp 2 --tp 2 -n 9 -c 3 --keep 0 --eval-every 0
-	reports 0 'steps 7 to 9 of run are equal, on 1 ranks; param_hash 0x' "$recipes/replay" run
+	reports 0 'steps 7 to 9 of run are equal, on 1 rank; param_hash 0x' "$recipes/replay" run
 	RANKS=3 reports 0 'steps 1 to 6 of run are equal, on 3 ranks' "$recipes/replay" run 0 6 --fsdp 3
 	says "param_hash $(pt-ckpt hash run/checkpoints/step-00000006.h5 | cut -d' ' -f1)"
 	grep -q '^mpiexec -n 3 pt-train .* -n 6 --decay-steps 9 ' replay/commands

@@ -29,6 +29,7 @@
 #include "referee/referee.h"
 
 #include "parallel/store_internal.h"
+#include "engine/backend.h"
 #include "engine/shares.h"
 #include "engine/state.h"
 #include "engine/step.h"
@@ -390,11 +391,17 @@ static void choose_layouts(int *first, int *step)
 		*step *= REAL;
 }
 
-/* Returns true if a layout of the table is wanted. */
+/* Returns true if a layout of the table is wanted. GPUs do not support all models. */
 static bool is_wanted(const struct test_layout *l)
 {
 	const char *only = getenv("LAYOUTS_ONLY");
-	return !only || strstr(l->options, only);
+	struct train_opts o;
+	struct err e = {0};
+	enum device_kind kind;
+	if (layout_options(l, &o, &e))
+		die(EX_USAGE, "%s: %s: %s", l->model, l->options, e.msg);
+	bool supported = !test_on_cuda() || !backend_choose(&o, &kind, &e);
+	return supported && (!only || strstr(l->options, only));
 }
 
 static void make_jobs(bool more, uint64_t seed)
