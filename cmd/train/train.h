@@ -20,7 +20,6 @@ struct job_base {
 	/* The state in the vault that the run resumes from; NULL: `resume` is a file. */
 	struct vault_found *vault;
 	uint64_t vault_run; /* number of the run in its vault; 0: it has none yet */
-	double last_line; /* clock_wall() of the journal's last line; 0: there is none */
 	int64_t workers;  /* number of workers of the checkpoint's run */
 	struct str options;	 /* from the checkpoint, as a config text */
 	ckpt_opener *open_model; /* opens --init-from; set by the caller */

@@ -202,7 +202,6 @@ struct run_vault {
 void run_vault_find(const struct train_opts *o, struct comm *world, struct job_base *b);
 /* Loads the state of the vault that the run resumes from. Collective. */
 int run_vault_load(struct run *r, struct err *e);
-void run_vault_report_resume(struct run *r);
 /* Saves a checkpoint that was due at the step of the vault and is missing. Collective. */
 void run_vault_save_missed(struct run *r);
 /* Opens the vault of the run for writing. Fails if its memory is too small. Collective. */

@@ -2,11 +2,11 @@
 #include "train/train_internal.h"
 
 #include "base/file.h"
+#include "base/trace.h"
 
 #include <math.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 /* ---- the number of a run ------------------------------------------------------------------- */
 
@@ -67,15 +67,8 @@ void run_vault_find(const struct train_opts *o, struct comm *world, struct job_b
 	bool is_auto = o->resume && !strcmp(o->resume, "auto");
 	if (!o->vault || !o->out || !is_auto || o->dry_run || o->eval_only)
 		return;
-	if (world->rank == 0) {
-		scoped_ptr char *journal = text_printf("%s/journal.txt", o->out);
-		struct stat st;
+	if (world->rank == 0)
 		b->vault_run = read_number(o->out);
-		b->last_line = stat(journal, &st)
-				       ? 0
-				       : (double)st.st_mtim.tv_sec +
-						 1e-9 * (double)st.st_mtim.tv_nsec;
-	}
 	comm_bcast(world, &b->vault_run, sizeof(b->vault_run), 0);
 	if (b->vault_run)
 		b->vault = vault_find(
@@ -86,23 +79,6 @@ int run_vault_load(struct run *r, struct err *e)
 {
 	struct vault_found *v = r->base->vault;
 	return state_load_from(&r->t, vault_found_ckpt(v), vault_load, v, e);
-}
-
-void run_vault_report_resume(struct run *r)
-{
-	const struct vault_found *v = r->base->vault;
-	scoped_str text = {0};
-	if (!v)
-		return;
-	str_printf(&text, "resuming from the vault at step %lld with %d rank%s (",
-		(long long)r->t.step, r->world->size, plural(r->world->size));
-	vault_describe(v, &text);
-	str_putc(&text, ')');
-	if (r->base->last_line > 0)
-		str_printf(&text, "; %.1f s since the last line",
-			clock_wall() - r->base->last_line);
-	info("%s", text.s);
-	report_event(r, "%s", text.s);
 }
 
 /* Saves a checkpoint that was due at the step that the run resumes from, if the run was killed
@@ -167,6 +143,27 @@ void run_kill_before_step(const struct run *r)
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
+/* Completes a copy that a GPU makes. If there is one after each step, it is on the next host, too,
+ * before the next step is reported: whatever is lost then, one step is computed again at most. */
+static void settle(void *run, bool launched)
+{
+	const struct run_vault *v = &((struct run *)run)->vault;
+	bool each_step = v->every == 1;
+	trace_begin("vault", -1);
+	if (v->vault)
+		vault_settle(v->vault, each_step, each_step && launched);
+	trace_end();
+}
+
+static const char *describe_background(const struct run *r)
+{
+	if (!r->t.d.discrete)
+		return "";
+	return vault_is_background(r->vault.vault)
+		       ? "; the GPU copies while it computes the next step"
+		       : "; training waits for copies, since the files cannot be pinned";
+}
+
 int run_vault_open(struct run *r, struct err *e)
 {
 	const struct train_opts *o = &r->t.o;
@@ -174,8 +171,6 @@ int run_vault_open(struct run *r, struct err *e)
 	struct vault_config c = {.directory = o->vault, .keep_step = -1};
 	if (!o->vault || o->eval_only)
 		return 0;
-	if (r->t.d.discrete)
-		return err_set(e, EX_USAGE, "--vault needs --device cpu");
 	c.run = r->base->vault_run ? r->base->vault_run : draw_number();
 	c.start = draw_number();
 	comm_bcast(r->world, &c.run, sizeof(c.run), 0);
@@ -188,12 +183,15 @@ int run_vault_open(struct run *r, struct err *e)
 	r->vault.vault = vault_open(&r->t, &c, e);
 	if (!r->vault.vault)
 		return -1;
-	info("vault: %s of memory per host in %s, %s",
+	info("vault: %s of memory per host in %s, %s%s",
 		text_bytes(text, (double)vault_host_bytes(r->vault.vault)), o->vault,
 		vault_n_hosts(r->vault.vault) > 1 ? "with a copy on the next host"
-						  : "on a single host");
+						  : "on a single host",
+		describe_background(r));
 	r->vault.every = max64(1, o->vault_every);
 	r->vault.step = r->t.step;
+	r->t.before_totals = settle;
+	r->t.before_totals_with = r;
 	return 0;
 }
 
@@ -226,6 +224,7 @@ void run_vault_copy(struct run *r, bool now)
 	if (!v->vault || v->step == r->t.step || (!now && r->t.step < v->step + v->every))
 		return;
 	int64_t steps = r->t.step - v->step;
+	double delay = vault_delay(v->vault);
 	if (vault_copy(v->vault, &e)) {
 		if (run_is_first(r))
 			warn("%s; the run continues without a vault", e.msg);
@@ -239,7 +238,8 @@ void run_vault_copy(struct run *r, bool now)
 	v->step = r->t.step;
 	/* (the first copy touches new memory) */
 	if (v->n_copies > 1 && !r->t.o.vault_every)
-		set_period(r, end - begin, (begin - v->ended) / (double)steps);
+		set_period(r, end - begin + delay,
+			(begin - v->ended - delay) / (double)steps);
 	v->ended = end;
 }
 

@@ -30,40 +30,77 @@ struct vault {
 	struct vault_file own[VAULT_SLOTS];
 	int64_t host_bytes;
 	int64_t n_copies, step;
+	bool has_pinned[VAULT_SLOTS]; /* the device copies to the own file itself */
+	double delay;	 /* seconds for which the last copy delayed the next step */
+	bool is_settled; /* of the last copy: vault_settle() was called */
 	/* Messages of the last copy. */
 	struct comm *comm; /* NULL: a single host */
 	struct comm_requests messages;
 	int slot; /* slot whose messages are in flight; -1: none */
 	bool waiting;
 	/* The copy that is being made. */
-	const struct vault_file *file; /* NULL: rows are only counted */
+	struct vault_file *file; /* NULL: rows are only counted */
 	int group;
 	struct copy_job {
-		const float *from;
+		const float *from; /* NULL: the device copies, or has copied, the rows */
 		struct vault_record *record;
 	} * jobs;
+	uint64_t ticket;     /* of the device's last copy */
+	int64_t state_bytes; /* of the state in `file` */
+	bool is_open; /* the device still copies rows to `file`, which has no seal yet */
 	int64_t n_jobs, n_records, row_bytes;
 };
 
 static void call_place(const struct vault *v, const char *place)
 {
 	if (vault_at_place)
-		vault_at_place(place, v->t->step);
+		vault_at_place(place, v->step);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Copies the rows of the jobs, and sets their hashes. */
+/* Copies the rows of the jobs unless the device does it, and sets their hashes. */
 static void run_jobs(struct vault *v)
 {
 #pragma omp parallel for schedule(dynamic)
 	for (int64_t i = 0; i < v->n_jobs; i++) {
 		struct vault_record *r = v->jobs[i].record;
 		char *to = v->file->map + r->at;
-		memcpy(to, v->jobs[i].from, (size_t)vault_record_bytes(r));
+		if (v->jobs[i].from)
+			memcpy(to, v->jobs[i].from, (size_t)vault_record_bytes(r));
 		r->xxh3 = hash_bytes(to, (size_t)vault_record_bytes(r), 0);
 	}
 	v->n_jobs = 0;
+}
+
+static bool is_pinned(const struct vault *v)
+{
+	return v->has_pinned[v->file - v->own];
+}
+
+/* Adds the job of a record whose rows are in the device's memory. A pinned file is written while
+ * the device computes; vault_settle() waits for the last copy. */
+static void add_job(struct vault *v, const float *from, struct vault_record *r)
+{
+	struct device *d = &v->t->d;
+	size_t n_bytes = (size_t)vault_record_bytes(r);
+	v->jobs[v->n_jobs++] = (struct copy_job){d->discrete ? NULL : from, r};
+	if (!d->discrete)
+		return;
+	if (is_pinned(v))
+		v->ticket = device_copy_begin(
+			d, true, v->file->map + r->at, from, n_bytes, 0);
+	else
+		device_get(d, v->file->map + r->at, from, n_bytes);
+}
+
+/* The memory of an offloaded part is lent: it is copied before the next part is read. */
+static void copy_lent_part(struct vault *v)
+{
+	if (v->t->d.discrete)
+		device_stream_wait(&v->t->d, v->ticket);
+	else
+		run_jobs(v);
 }
 
 /* Adds records and jobs for the rows of a part in one group, or counts them. */
@@ -84,17 +121,17 @@ static void add_part(void *arg, const struct part *x)
 			BUG_ON(n >= v->layout.n_records);
 			r.at = v->file->header->data_at + v->row_bytes;
 			v->file->records[n] = r;
-			v->jobs[v->n_jobs++] = (struct copy_job){
-				x->state[v->group] + row * x->cols, &v->file->records[n]};
+			add_job(v, x->state[v->group] + row * x->cols,
+				&v->file->records[n]);
 		}
 		v->row_bytes += round_up(vault_record_bytes(&r), VAULT_ALIGN);
 	}
-	if (v->file && store_offloads(s, v->group)) /* the part's memory is lent */
-		run_jobs(v);
+	if (v->file && store_offloads(s, v->group))
+		copy_lent_part(v);
 }
 
 /* Calls add_part() for all rows that this rank counts, group by group. */
-static void visit_rows(struct vault *v, const struct vault_file *file)
+static void visit_rows(struct vault *v, struct vault_file *file)
 {
 	struct store *s = v->t->store;
 	v->file = file;
@@ -104,8 +141,6 @@ static void visit_rows(struct vault *v, const struct vault_file *file)
 		if (file && v->group == 0)
 			call_place(v, "copy");
 	}
-	if (file)
-		run_jobs(v);
 }
 
 /* ---- messages to the next host --------------------------------------------------------------- */
@@ -254,7 +289,10 @@ static int create_file(const struct vault *v, struct vault_file *f, int rank, in
 /* Creates the files of a slot. Collective. */
 static int create_files(struct vault *v, int slot, struct err *e)
 {
-	int rc = create_file(v, &v->own[slot], v->t->world->rank, slot, &v->layout, e);
+	struct vault_file *own = &v->own[slot];
+	int rc = create_file(v, own, v->t->world->rank, slot, &v->layout, e);
+	v->has_pinned[slot] = !rc && v->t->d.discrete &&
+			      device_pin(&v->t->d, own->map, (size_t)own->file_bytes);
 	for (int i = 0; i < v->n_from && !rc; i++)
 		rc = create_file(v, &v->from[i].file[slot], v->from[i].rank, slot,
 			&v->from[i].layout, e);
@@ -294,7 +332,8 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 		.c = *c,
 		.directory = xstrdup(c->directory),
 		.step = -1,
-		.slot = -1};
+		.slot = -1,
+		.is_settled = true};
 	measure(v);
 	if (!mkdir(c->directory, 0700))
 		v->made_directory = true;
@@ -321,21 +360,54 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* Writes the state of this step into a file of this rank. */
-static void write_file(struct vault *v, struct vault_file *f, const struct ckpt_write *w)
+/* Begins to write the state of this step into a file of this rank. */
+static void begin_file(struct vault *v, struct vault_file *f, const struct ckpt_write *w)
 {
 	scoped_str state = {0};
 	vault_file_break(f);
+	v->ticket = 0;
 	visit_rows(v, f);
 	vault_pack_state(w, &state);
 	memcpy(f->state, state.s, state.len);
+	v->state_bytes = (int64_t)state.len;
+	v->is_open = true;
+}
+
+/* Completes the file when its rows are copied, and starts sending it to the next host. */
+static void finish_file(struct vault *v)
+{
+	struct vault_file *f = v->file;
+	v->is_open = false;
+	device_host_wait(&v->t->d, v->ticket);
+	run_jobs(v);
 	call_place(v, "seal");
-	vault_file_seal(f, v->t->step, (int64_t)state.len);
+	vault_file_seal(f, v->step, v->state_bytes);
+	start_messages(v, (int)(f - v->own));
+	call_place(v, "send");
+}
+
+void vault_settle(struct vault *v, bool sent, bool all)
+{
+	struct device *d = &v->t->d;
+	const double begin = clock_seconds();
+	if (v->is_settled)
+		return;
+	v->is_settled = true;
+	uint64_t before = device_stream_mark(d);
+	if (v->is_open)
+		finish_file(v);
+	if (sent)
+		wait_for_messages(v);
+	if (all)
+		comm_barrier(v->t->world);
+	/* a device that has not finished its work yet was not delayed */
+	v->delay = device_stream_reached(d, before) ? clock_seconds() - begin : 0;
 }
 
 int vault_copy(struct vault *v, struct err *e)
 {
 	int slot = (int)(v->n_copies % VAULT_SLOTS);
+	vault_settle(v, true, false);
 	wait_for_messages(v);
 	/* (its all-reduce is a barrier: the previous copy is complete on all hosts) */
 	struct ckpt_write w = state_describe(v->t);
@@ -346,14 +418,25 @@ int vault_copy(struct vault *v, struct err *e)
 		rc = create_files(v, 1, e);
 	}
 	if (!rc) {
-		write_file(v, &v->own[slot], &w);
-		start_messages(v, slot);
-		call_place(v, "send");
-		v->n_copies++;
 		v->step = v->t->step;
+		begin_file(v, &v->own[slot], &w);
+		if (!is_pinned(v))
+			finish_file(v);
+		v->is_settled = false;
+		v->n_copies++;
 	}
 	state_free_description(&w);
 	return rc;
+}
+
+double vault_delay(const struct vault *v)
+{
+	return v->delay;
+}
+
+bool vault_is_background(const struct vault *v)
+{
+	return comm_min_i64(v->t->world, v->has_pinned[0]);
 }
 
 int64_t vault_step(const struct vault *v)
@@ -390,6 +473,7 @@ static void remove_files(const struct vault *v)
 
 void vault_close(struct vault *v, enum vault_end end)
 {
+	vault_settle(v, true, false);
 	if (v->comm) {
 		wait_for_messages(v);
 		comm_background_end(poll_messages, v);
@@ -397,6 +481,8 @@ void vault_close(struct vault *v, enum vault_end end)
 		comm_free(v->comm);
 	}
 	for (int slot = 0; slot < VAULT_SLOTS; slot++) {
+		if (v->has_pinned[slot])
+			device_unpin(&v->t->d, v->own[slot].map);
 		close_file(&v->own[slot], end);
 		for (int i = 0; i < v->n_from; i++)
 			close_file(&v->from[i].file[slot], end);

@@ -151,6 +151,10 @@ struct trainer {
 	struct audit *audit;		  /* --referee; NULL: none */
 	void (*before_update)(void *arg); /* may read the gradients; NULL: none */
 	void *before_update_with;
+	/* Called in each step before the loss and the norm are summed over the ranks, or after the
+	 * launch of a graph that does so; NULL: none. */
+	void (*before_totals)(void *arg, bool launched);
+	void *before_totals_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */
 	struct trainer_copy {
 		struct ckpt_writing *writing;

@@ -339,7 +339,9 @@ static const struct opt options[] = {
 		"measure what bad data costs."},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), 0, 0, 1e9, .help =
 		"Abort the job when a rank has waited this long for other ranks without any "
-		"progress, and print which ranks are missing in which operation (0: wait forever)."},
+		"progress, and print which ranks are missing in which operation (0: wait forever). "
+		"With --vault the default is 60. The limit is 600 or more while files are read "
+		"or written."},
 
 	{OPT_GROUP, .name = "Silent corruption", .arg = "pt-referee"},
 	{WORDS("check-sums", "no", T(check_sums), 0, CHECK_WORDS), .help =

@@ -349,6 +349,12 @@ void step_update(struct trainer *t)
 	trace_end();
 }
 
+static void call_before_totals(struct trainer *t, bool launched)
+{
+	if (t->before_totals && !t->d.capturing)
+		t->before_totals(t->before_totals_with, launched);
+}
+
 void step_enqueue(struct trainer *t, const struct pipe_input *in,
 	const struct peers *peers, const struct step_votes *votes, struct step_result *r)
 {
@@ -359,6 +365,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 	t->store->add_workers = NULL;
 	if (peers)
 		peers->mean_gradient(peers->with);
+	call_before_totals(t, false);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	checks_enqueue(t);
@@ -431,6 +438,7 @@ static void launch_graph(struct trainer *t)
 	t->store->written += t->graph.written;
 	t->mesh.repeated += t->graph.sent;
 	store_forget(t->store);
+	call_before_totals(t, true);
 }
 
 /* Computes a step, without a graph if it is profiled, traced, observed, or computed again. */
