@@ -108,15 +108,9 @@ static int parse_options(struct train_opts *o, int argc, char **argv, struct err
 		o->resume = base.resume;
 		o->resolved.from_workers = base.workers;
 	}
+	if (o->vault && !opts_given(&program, o, "watchdog"))
+		o->watchdog = 60; /* a hang costs little more than its detection */
 	return options_check(o, e) || (o->init_from && check_model(o, e)) ? -1 : 0;
-}
-
-/* Returns the limit of the watchdog. With a vault a hang costs little more than its detection. */
-static double watchdog_seconds(const struct train_opts *o)
-{
-	const double with_vault = 60;
-	bool is_default = !opts_given(&train_program, o, "watchdog");
-	return o->vault && is_default ? with_vault : o->watchdog;
 }
 
 int main(int argc, char **argv)
@@ -141,7 +135,7 @@ int main(int argc, char **argv)
 		opts_add_origins(&train_program, &o, &e);
 		rc = world->rank ? e.code : err_print(&e);
 	} else {
-		comm_watchdog(world, watchdog_seconds(&o));
+		comm_watchdog(world, o.watchdog);
 		o.threads = backend_threads(o.threads);
 		rc = job_run(&o, &base, world, command.s, begin);
 	}

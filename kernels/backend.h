@@ -48,8 +48,6 @@ struct device_ops {
 	void (*profile_end)(struct device *, struct str *out);
 	void (*range)(struct device *, const char *name);
 	void (*range_end)(struct device *);
-	bool (*pin)(struct device *, void *p, size_t n_bytes);
-	void (*unpin)(struct device *, void *p);
 };
 
 extern const struct device_ops cpu_device_ops;

@@ -116,10 +116,6 @@ void device_memory(const struct device *d, int64_t *used, int64_t *free);
 /* Allocates pinned host memory, which the device can access too; NULL: out of memory. */
 void *device_shared(struct device *d, size_t n_bytes);
 void device_shared_free(struct device *d, void *p);
-/* Pins memory of the program, so that device_copy_begin() accepts it; false: not possible. unpin
- * waits for the device. */
-bool device_pin(struct device *d, void *p, size_t n_bytes);
-void device_unpin(struct device *d, void *p);
 
 /* ---- copies ------------------------------------------------------------------------ */
 
@@ -137,7 +133,7 @@ void device_get_end(struct device *d);
 void device_wait(struct device *d);
 
 /* Starts a copy that is concurrent with kernels, between device memory and device_shared()
- * or pinned memory; `out`: from the device. The copy waits for all work enqueued before it in the current
+ * memory; `out`: from the device. The copy waits for all work enqueued before it in the current
  * stream, for the earlier copies in its direction, and for the copy with the ticket `after`, but
  * for no other copy in the opposite direction. Returns a ticket for device_stream_wait() or
  * device_host_wait(). A CPU copies synchronously. */

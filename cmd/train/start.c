@@ -661,6 +661,13 @@ static void close_run(struct run *r)
 	free(r->dir.ckpt_path);
 }
 
+void run_watchdog_files(const struct run *r, bool begins)
+{
+	const double seconds = r->watchdog;
+	bool is_longer = begins && seconds > 0 && seconds < COMM_WATCHDOG;
+	comm_watchdog(r->all, is_longer ? COMM_WATCHDOG : seconds);
+}
+
 int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
 	const char *command, double began)
 {
@@ -668,13 +675,14 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		.base = base,
 		.all = world,
 		.world = world,
+		.watchdog = o->watchdog,
 		.now = {.agreed = true},
 		.report = {.journal = {.fd = -1}},
 		.saver = {.saved_step = -1, .tried_step = -1, .eval_step = -1},
 		.dir = {.lock = -1}};
 	struct err e = {0};
 	int rc;
-	comm_watchdog_files(true);
+	run_watchdog_files(&r, true);
 	if (o->print_ranks)
 		rc = print_ranks(o, world, &e);
 	else if (o->dry_run)
@@ -683,7 +691,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		rc = -1;
 	else
 		rc = start_run(&r, o, command, &e);
-	comm_watchdog_files(false);
+	run_watchdog_files(&r, false);
 	/* A failure of one worker ends all workers. */
 	if (!r.error_agreed && agree_on_start(&r, &e))
 		rc = -1;

@@ -209,8 +209,14 @@ int run_vault_open(struct run *r, struct err *e);
 /* Writes the number of the run to its directory, from which --resume auto reads it, and removes
  * the files of an overwritten run. Collective. */
 int run_vault_write_number(struct run *r, struct err *e);
+/* Begins or ends a phase in which ranks read and write files, and may not answer the watchdog: its
+ * limit is COMM_WATCHDOG or more. */
+void run_watchdog_files(const struct run *r, bool begins);
 /* Copies the state if a copy is due, or `now`. Collective. */
 void run_vault_copy(struct run *r, bool now);
+/* Copies the state that a run has restored from a vault: with a host, its only copy may be lost.
+ * Collective. */
+void run_vault_copy_restored(struct run *r);
 /* Closes the vault. Collective. */
 void run_vault_close(struct run *r, enum vault_end end);
 /* Parses --inject-kill. */
@@ -224,6 +230,7 @@ struct run {
 	const struct job_base *base; /* the checkpoint that it resumes from */
 	struct comm *all;	     /* the ranks of all workers */
 	struct comm *world;	     /* the ranks of this worker */
+	double watchdog;	     /* seconds; 0: none */
 	bool error_agreed;	     /* all ranks have the error that ends the start */
 	bool deserted;		     /* another worker has quit */
 	struct dataset data;

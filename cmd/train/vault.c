@@ -145,23 +145,18 @@ void run_kill_before_step(const struct run *r)
 
 /* Completes a copy that a GPU makes. If there is one after each step, it is on the next host, too,
  * before the next step is reported: whatever is lost then, one step is computed again at most. */
-static void settle(void *run, bool launched)
+static void settle(void *run, enum step_moment moment)
 {
 	const struct run_vault *v = &((struct run *)run)->vault;
 	bool each_step = v->every == 1;
+	if (!v->vault)
+		return;
 	trace_begin("vault", -1);
-	if (v->vault)
-		vault_settle(v->vault, each_step, each_step && launched);
+	if (moment == STEP_BEFORE_GRAPH)
+		vault_complete(v->vault);
+	else
+		vault_settle(v->vault, each_step, each_step && moment == STEP_LAUNCHED);
 	trace_end();
-}
-
-static const char *describe_background(const struct run *r)
-{
-	if (!r->t.d.discrete)
-		return "";
-	return vault_is_background(r->vault.vault)
-		       ? "; the GPU copies while it computes the next step"
-		       : "; training waits for copies, since the files cannot be pinned";
 }
 
 int run_vault_open(struct run *r, struct err *e)
@@ -183,15 +178,14 @@ int run_vault_open(struct run *r, struct err *e)
 	r->vault.vault = vault_open(&r->t, &c, e);
 	if (!r->vault.vault)
 		return -1;
-	info("vault: %s of memory per host in %s, %s%s",
+	info("vault: %s of memory per host in %s, %s",
 		text_bytes(text, (double)vault_host_bytes(r->vault.vault)), o->vault,
 		vault_n_hosts(r->vault.vault) > 1 ? "with a copy on the next host"
-						  : "on a single host",
-		describe_background(r));
+						  : "on a single host");
 	r->vault.every = max64(1, o->vault_every);
 	r->vault.step = r->t.step;
-	r->t.before_totals = settle;
-	r->t.before_totals_with = r;
+	r->t.in_step = settle;
+	r->t.in_step_with = r;
 	return 0;
 }
 
@@ -216,31 +210,47 @@ static void set_period(struct run *r, double seconds, double step_seconds)
 	v->every = every;
 }
 
+/* Copies the state, or ends the vault if that fails. Returns false then. Collective. */
+static bool copy_state(struct run *r)
+{
+	struct run_vault *v = &r->vault;
+	struct err e = {0};
+	if (!vault_copy(v->vault, &e)) {
+		v->n_copies++;
+		v->step = r->t.step;
+		return true;
+	}
+	if (run_is_first(r))
+		warn("%s; the run continues without a vault", e.msg);
+	report_event(r, "the vault failed: %s", e.msg);
+	vault_close(v->vault, VAULT_STAYS);
+	v->vault = NULL;
+	return false;
+}
+
 void run_vault_copy(struct run *r, bool now)
 {
 	struct run_vault *v = &r->vault;
 	const double begin = clock_seconds();
-	struct err e = {0};
 	if (!v->vault || v->step == r->t.step || (!now && r->t.step < v->step + v->every))
 		return;
 	int64_t steps = r->t.step - v->step;
 	double delay = vault_delay(v->vault);
-	if (vault_copy(v->vault, &e)) {
-		if (run_is_first(r))
-			warn("%s; the run continues without a vault", e.msg);
-		report_event(r, "the vault failed: %s", e.msg);
-		vault_close(v->vault, VAULT_STAYS);
-		v->vault = NULL;
+	if (!copy_state(r))
 		return;
-	}
 	double end = clock_seconds();
-	v->n_copies++;
-	v->step = r->t.step;
 	/* (the first copy touches new memory) */
 	if (v->n_copies > 1 && !r->t.o.vault_every)
 		set_period(r, end - begin + delay,
 			(begin - v->ended - delay) / (double)steps);
 	v->ended = end;
+}
+
+void run_vault_copy_restored(struct run *r)
+{
+	if (r->vault.vault && r->base->vault && r->t.step < r->t.o.steps)
+		copy_state(r);
+	r->vault.ended = clock_seconds();
 }
 
 void run_vault_close(struct run *r, enum vault_end end)

@@ -141,16 +141,16 @@ struct vault_config {
 /* Opens a vault for writing. Fails if the memory file system is too small. Collective. */
 struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct err *e);
 /* Copies the state after an update, and starts sending it to the next host. Collective. Fails if a
- * file cannot be created; then no more copies are made. A GPU copies in the background, if the
- * system can pin the files. */
+ * file cannot be created; then no more copies are made. A GPU copies in the
+ * background. */
 int vault_copy(struct vault *v, struct err *e);
-/* Completes a copy that a GPU makes in the background; call it before the next update. sent: also
- * waits until the next host has the copy. all: until all ranks have called this. Collective. */
+/* Completes a copy that a GPU makes in the background; call it before the next update. */
+void vault_complete(struct vault *v);
+/* Also waits, once per copy, if `sent` until the next host has this rank's copy, and if `all` until
+ * all ranks have called this. Collective. */
 void vault_settle(struct vault *v, bool sent, bool all);
-/* Returns for how long the last vault_settle() delayed the step; an upper bound. */
+/* Returns for how long these calls delayed the step after the last copy; an upper bound. */
 double vault_delay(const struct vault *v);
-/* Returns true if all ranks copy in the background. Collective. */
-bool vault_is_background(const struct vault *v);
 /* Returns the step of the last copy; -1: there is no copy. */
 int64_t vault_step(const struct vault *v);
 /* Returns the memory of all files on this host. */

@@ -124,23 +124,6 @@ static void free_shared(struct device *d, void *p)
 	cuda_check(d, cudaFreeHost(p), "pinned memory");
 }
 
-/* Pins memory of the program, which the system may refuse for many reasons. */
-static bool pin_memory(struct device *d, void *p, size_t n_bytes)
-{
-	(void)d;
-	bool is_pinned =
-		cudaHostRegister(p, n_bytes, cudaHostRegisterPortable) == cudaSuccess;
-	if (!is_pinned)
-		cudaGetLastError(); /* clears it: the caller copies without pinned memory */
-	return is_pinned;
-}
-
-static void unpin_memory(struct device *d, void *p)
-{
-	cuda_wait(d);
-	cuda_check(d, cudaHostUnregister(p), "pinned memory");
-}
-
 /* ---- copies -------------------------------------------------------------------------- */
 
 void cuda_copy_async(
@@ -319,7 +302,7 @@ static const struct device_ops ops = {get_memory, cuda_alloc, cuda_free, alloc_s
 	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
 	cuda_graph_free, cuda_algorithms, cuda_set_algorithms, cuda_forget_algorithms,
 	cuda_stamp, cuda_stamp_time, cuda_stamps_clear, cuda_profile_begin,
-	cuda_profile_end, cuda_range, cuda_range_end, pin_memory, unpin_memory};
+	cuda_profile_end, cuda_range, cuda_range_end};
 
 /* Gets the driver version, "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel
  * Module 580.95.05 Tue ...": the first number with a point, or "unknown". */

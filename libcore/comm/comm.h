@@ -146,9 +146,6 @@ enum { COMM_WATCHDOG = 600 }; /* seconds */
 void comm_watchdog(struct comm *world, double seconds);
 /* Collective. Suspends or restores the limit, e.g. while reading a pipe. */
 void comm_watchdog_pause(bool pause);
-/* Begins or ends a phase in which other ranks may read or write files, during which they may not
- * answer: the limit is COMM_WATCHDOG or more. Phases may nest. */
-void comm_watchdog_files(bool begins);
 
 /* ---- flight.c: the flight record ------------------------------------------------------ */
 

@@ -28,7 +28,6 @@ static struct {
 	struct comm *world;
 	double seconds;
 	bool paused;
-	int n_phases; /* phases of files: comm_watchdog_files() */
 	double read; /* clock when messages were last read */
 	/* This rank's wait; NULL: none. */
 	const struct comm *group;
@@ -71,18 +70,6 @@ void watchdog_end(void)
 void comm_watchdog_pause(bool pause)
 {
 	watch.paused = pause;
-}
-
-void comm_watchdog_files(bool begins)
-{
-	watch.n_phases += begins ? 1 : -1;
-}
-
-/* Returns the limit in seconds; 0: none. */
-static double watchdog_limit(void)
-{
-	bool is_longer = watch.n_phases && watch.seconds > 0;
-	return is_longer && watch.seconds < COMM_WATCHDOG ? COMM_WATCHDOG : watch.seconds;
 }
 
 void watchdog_wait(const struct comm *group, const struct comm_what *what)
@@ -137,8 +124,8 @@ static bool makes_progress(const struct watch_msg *prev, const struct watch_msg 
 /* Ignores all answers so far, since a rank makes progress. */
 static void restart_questions(void)
 {
-	if (watch.waited > watchdog_limit() / 2)
-		watch.waited = watchdog_limit() / 2;
+	if (watch.waited > watch.seconds / 2)
+		watch.waited = watch.seconds / 2;
 	watch.first_question = watch.question + 1;
 }
 
@@ -210,7 +197,7 @@ static bool append_ranks(struct str *out, enum standing standing)
 static void describe_timeout(struct str *out)
 {
 	char bytes[NUM_TEXT];
-	str_printf(out, "waited %g s for %s number %llu of %s on %s: ", watchdog_limit(),
+	str_printf(out, "waited %g s for %s number %llu of %s on %s: ", watch.seconds,
 		watch.what->name, (unsigned long long)watch.what->seq,
 		text_bytes(bytes, (double)watch.what->n_bytes), watch.group->name);
 	if (append_ranks(out, SILENT))
@@ -243,7 +230,7 @@ static void end_job(void)
 	if (watch.what->patient && !silent)
 		return;
 	for (int r = 0; r < watch.world->rank; r++)
-		if (rank_standing(r) != SILENT && watch.waited < watchdog_limit() + MOMENT)
+		if (rank_standing(r) != SILENT && watch.waited < watch.seconds + MOMENT)
 			return;
 	describe_timeout(&text);
 	die(EX_FAILED, "%s", text.s);
@@ -259,15 +246,14 @@ void watchdog_poll(void)
 		return;
 	watch.read = now;
 	read_messages();
-	const double limit = watchdog_limit();
-	if (!watch.what || watch.paused || limit <= 0)
+	if (!watch.what || watch.paused || watch.seconds <= 0)
 		return;
 	double elapsed = now - watch.counted;
 	watch.counted = now;
 	watch.waited += elapsed < max_elapsed ? elapsed : max_elapsed;
 	uint64_t n_asked = watch.question + 1 - watch.first_question;
-	if (watch.waited > limit * (0.5 + 0.125 * (double)n_asked))
+	if (watch.waited > watch.seconds * (0.5 + 0.125 * (double)n_asked))
 		ask_all_ranks();
-	if (watch.waited > limit && n_asked >= 3)
+	if (watch.waited > watch.seconds && n_asked >= 3)
 		end_job();
 }

@@ -358,8 +358,6 @@ cudaError_t cudaHostRegister(void *at, size_t n_bytes, unsigned flags)
 	(void)flags;
 	if (!at || !n_bytes || n_pieces == MAX_PIECES)
 		return emu_gives(cudaErrorInvalidValue);
-	if (n_bytes > limit_of("PT_EMU_PINNED", SIZE_MAX) - *taken(false))
-		return emu_gives(cudaErrorMemoryAllocation);
 	pthread_mutex_lock(&memory);
 	pieces[n_pieces++] = (struct piece){(char *)at, NULL, n_bytes, 0, false};
 	pthread_mutex_unlock(&memory);
