@@ -19,7 +19,7 @@ SMALL=(--layers 2 --dim 32 -b 6 -m 1 -n 6 --eval-every 0 --log-every 1 --peak-fl
 on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
 	local launch=() comm=$1 n=$2
 	shift 2
-	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
+	[ "$n$comm" = 1mpi ] || launch=(mpiexec -n "$n")
 	if [ "$comm" = nccl ]; then
 		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
 		export PT_NCCL=$PT_CUDA
