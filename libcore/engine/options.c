@@ -603,7 +603,7 @@ static const struct opt options[] = {
 		"Also keep the state in this directory of a memory file system on each host, such "
 		"as /dev/shm/pt-RUN, where it outlives the processes. With several hosts, each "
 		"host also keeps a copy of the state of the previous host. --resume auto then "
-		"resumes from the newest state. Excludes --edit-workers and GPUs."},
+		"resumes from the newest state. Excludes --edit-workers."},
 	{OPT_INT, 0, "vault-every", "N", "0", T(vault_every), 0, 0, MANY,
 		.needs = "--vault", .help =
 		"Copy the state into the vault every N steps (0: as often as costs at most 1 % of "
