@@ -150,3 +150,16 @@ harm() {
 	echo "# figure: milliseconds from a kill to a new row:$times, at load $(cut -d' ' -f1 /proc/loadavg)" >&3
 	[ "$status" -eq 75 ] || [ "$status" -eq 0 ]
 }
+
+@test "a rank that hangs: with a vault the watchdog waits a minute" {
+	rm -rf run
+	mpiexec -n 2 pt-train "${TINY[@]}" "${COMMON[@]}" -n 1000000 --ckpt-every 0 --fsdp 2 -o "$PWD/run" \
+		--vault "$VAULT" --vault-every 1 >/dev/null 2>err 3>&- &
+	pid=$!
+	wait_for '^step=20 ' run/journal.txt
+	kill -STOP "$(ranks_of $pid | tail -n 1)"
+	ended $pid
+	cat err
+	[ "$status" -eq 1 ]
+	grep -q 'waited 60 s for .* did not start it' err
+}
