@@ -145,7 +145,7 @@ void run_kill_before_step(const struct run *r)
 
 /* Completes a copy that a GPU makes. If there is one after each step, it is on the next host, too,
  * before the next step is reported: whatever is lost then, one step is computed again at most. */
-static void settle(void *run, enum step_moment moment)
+static void settle_copy(void *run, enum step_moment moment)
 {
 	const struct run_vault *v = &((struct run *)run)->vault;
 	bool each_step = v->every == 1;
@@ -184,7 +184,7 @@ int run_vault_open(struct run *r, struct err *e)
 						  : "on a single host");
 	r->vault.every = max64(1, o->vault_every);
 	r->vault.step = r->t.step;
-	r->t.in_step = settle;
+	r->t.in_step = settle_copy;
 	r->t.in_step_with = r;
 	return 0;
 }

@@ -21,10 +21,10 @@ struct mirror {
 /* Buffers in pinned memory through which a GPU copies rows, job by job, in turn. */
 enum { N_BUFFERS = 8 };
 struct staging {
-	int stream; /* its work precedes all copies: the device's work up to the update */
-	char *memory;	 /* [N_BUFFERS][max_bytes] */
-	int64_t n_begun; /* jobs whose copy has begun; jobs that are complete */
-	int64_t n_done;
+	int stream;   /* all copies follow its work: the device's work up to the update */
+	char *memory; /* [N_BUFFERS][max_bytes] */
+	int64_t n_begun; /* jobs whose rows were requested from the device */
+	int64_t n_done;	 /* jobs whose rows are in the file */
 	uint64_t ticket[N_BUFFERS];
 };
 
@@ -47,7 +47,7 @@ struct vault {
 	struct comm_requests messages;
 	int slot; /* slot whose messages are in flight; -1: none */
 	bool waiting;
-	bool polls; /* poll() is called while this rank waits */
+	bool polls; /* poll_vault() is called while this rank waits */
 	/* The copy that is being made. */
 	struct vault_file *file; /* NULL: rows are only counted */
 	bool is_open; /* a GPU still copies rows to the file, which has no seal yet */
@@ -216,7 +216,7 @@ static void seal_copies(struct vault *v)
 }
 
 /* Advances the copy of a GPU, and the messages of the last copy. */
-static void poll(void *arg)
+static void poll_vault(void *arg)
 {
 	struct vault *v = arg;
 	if (v->is_open && !v->waiting && !v->t->d.capturing)
@@ -412,7 +412,7 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 		v->messages.c = v->comm = comm_dup(t->world, "vault");
 	v->polls = v->comm || t->d.discrete;
 	if (v->polls)
-		comm_background_begin(poll, v);
+		comm_background_begin(poll_vault, v);
 	remove_earlier_files(v, true);
 	comm_barrier(t->world);
 	check_space(v, e);
@@ -555,7 +555,7 @@ void vault_close(struct vault *v, enum vault_end end)
 	if (v->comm)
 		wait_for_messages(v);
 	if (v->polls)
-		comm_background_end(poll, v);
+		comm_background_end(poll_vault, v);
 	if (v->staging.memory)
 		device_shared_free(&v->t->d, v->staging.memory);
 	if (v->comm) {

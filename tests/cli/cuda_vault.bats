@@ -115,6 +115,10 @@ resumes() { # STEP COMM RANKS OPTION...: from this step, to the same end
 }
 
 @test "pinned memory that is missing is reported before the run" {
-	on_gpu mpi 1 -o warm >/dev/null
-	PT_EMU_PINNED=100000 reports 1 'pinned memory' on_gpu mpi 1 "${KEEP[@]}" -o run
+	# enough for the device's own 20 MiB
+	export PT_EMU_PINNED=$(((20 << 20) + 4096))
+	on_gpu mpi 1 -o clean >/dev/null
+	reports 1 'out of pinned memory: --vault needs ' on_gpu mpi 1 "${KEEP[@]}" -o run
+	[ -z "$(ls "$VAULT")" ]
+	[ ! -e run ]
 }

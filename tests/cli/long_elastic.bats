@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
 # Runs with a vault that are killed again and again, in steps, in copies, in messages to the next
 # host and in restores, on changing layouts. At most one step is lost each time, and no bit.
-# KILLS sets how many, SEED repeats a sequence of choices (not of moments).
+# KILLS sets how many, SEED repeats a sequence of choices (not of moments). With DEVICE=cuda, ranks share the
+# emulated GPU.
 load helpers
 
 kills=${KILLS:-200}
@@ -9,6 +10,11 @@ COMMON=(--layers 4 --heads 4 --virtual "tp=2,cp=2" -m 1 -n 30 --ckpt-every 12 --
 LAYOUTS=('1' '2 --dp 2' '2 --fsdp 2' '2 --fsdp 2 --zero 1' '2 --fsdp 2 --zero 2' '2 --tp 2' '2 --cp 2' '2 --pp 2'
 	'3 --fsdp 3' '3 --dp 3' '4 --fsdp 4' '4 --fsdp 2 --tp 2' '4 --pp 2 --dp 2' '4 --dp 2 --fsdp 2'
 	'2 --fsdp 2 --offload optimizer --offload-to .')
+
+if [ "${DEVICE:-cpu}" = cuda ]; then
+	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_NCCL=none PT_EMU_GUARD=no
+	COMMON+=(--device cuda --peak-flops 1e12)
+fi
 
 setup_file() {
 	cd "$BATS_FILE_TMPDIR" || return 1
@@ -79,7 +85,7 @@ harm() {
 		;;
 	1)
 		harm=byte
-		files=("$VAULT"/*-own-$victim.?)
+		files=("$VAULT"/*-own-"$victim".?)
 		file=${files[0]}
 		if [ -s "$file" ]; then
 			damage "$file" damaged $((4096 + RANDOM * 7 % ($(stat -c %s "$file") - 4096)))
@@ -94,7 +100,7 @@ harm() {
 	local done=0 runs=0 lost most=0 reached at first
 	while [ $done -lt "$kills" ]; do
 		rm -rf run
-		hosts=$((RANDOM % 2 + 1)) at=0 runs=$((runs + 1)) reached=0 killed_at='' harm=none
+		hosts=$((RANDOM % 2 + 1)) at=0 runs=$((runs + 1)) reached=0 harm=none
 		while :; do
 			start
 			kill_outside
