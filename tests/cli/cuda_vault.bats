@@ -70,6 +70,12 @@ resumes() { # STEP COMM RANKS OPTION...: from this step, to the same end
 	done
 }
 
+@test "a copy is complete before the next update, on a rank that waits for nothing else" {
+	clean mpi 1 --layers 8
+	killed 0:4:copy mpi 1 --layers 8
+	resumes 3 mpi 1 --layers 8
+}
+
 @test "GPUs that are late with everything: a copy is the state after its update" {
 	export PT_EMU_LAZY=yes
 	clean nccl 2 --fsdp 2

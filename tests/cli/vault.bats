@@ -105,6 +105,15 @@ flip() { # FILE OFFSET
 	resumes 9 2 --fsdp 2
 }
 
+@test "one event has the step, the ranks, the reason and the time of a resumption" {
+	clean
+	killed 1:8:copy 3 --fsdp 3
+	resumes 7 2 --fsdp 2 --resume-reason 'host n05 did not answer'
+	grep -qx '# event .* step=7 resuming from the vault at step 7 with 2 ranks instead of 3 (host n05 did not answer); [0-9.]* s since the last row' \
+		run/journal.txt
+	[ "$(grep -c ' resuming ' run/journal.txt)" -eq 1 ]
+}
+
 @test "the state of all optimizers, of fp16 and of experts comes back" {
 	local options
 	for options in '--optimizer muon --dtype bf16' '--optimizer sgd' '--dtype fp16 --loss-scale-window 3' \
