@@ -13,7 +13,10 @@ LAYOUTS=('1' '2 --dp 2' '2 --fsdp 2' '2 --fsdp 2 --zero 1' '2 --fsdp 2 --zero 2'
 
 if [ "${DEVICE:-cpu}" = cuda ]; then
 	export PT_CUDA=$BUILD/emu/pt-cuda.so PT_NCCL=none PT_EMU_GUARD=no
-	COMMON+=(--device cuda --peak-flops 1e12)
+	COMMON=(--device cuda --peak-flops 1e12 --layers 2 -b 4 -m 1 -n 14 --ckpt-every 6 --keep 3 --eval-every 0
+		--publish-secs 0)
+	LAYOUTS=('1' '1 --cuda-graph' '2 --dp 2' '2 --fsdp 2' '2 --fsdp 2 --zero 1' '2 --pp 2' '3 --fsdp 3'
+		'2 --fsdp 2 --offload optimizer')
 fi
 
 setup_file() {

@@ -97,10 +97,11 @@ flip() { # FILE OFFSET
 	# in the restore nothing is lost, nor between it and the next copies
 	killed 1:8:copy 2 --fsdp 2
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:7:restore
+	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:7:copy
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:step
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:seal
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:send
-	[ "$(grep -c 'resuming from the vault at step 7 with 3 ranks' run/journal.txt)" -eq 3 ]
+	[ "$(grep -c 'resuming from the vault at step 7 with 3 ranks' run/journal.txt)" -eq 4 ]
 	code_of 9 tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 2 -o run --resume auto --inject-kill 0:10:copy
 	resumes 9 2 --fsdp 2
 }
