@@ -71,6 +71,7 @@ resumes() { # STEP COMM RANKS OPTION...: from this step, to the same end
 }
 
 @test "a copy is complete before the next update, on a rank that waits for nothing else" {
+	export PT_EMU_WAITS=yes # an operation is complete when it is asked for three times
 	clean mpi 1 --layers 8
 	killed 0:4:copy mpi 1 --layers 8
 	resumes 3 mpi 1 --layers 8
