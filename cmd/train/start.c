@@ -454,7 +454,7 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	return 0;
 }
 
-/* Reports the state of the vault, the ranks, --resume-reason, and how long the run was interrupted. */
+/* Reports the vault, the ranks, --resume-reason, and how long the run was interrupted. */
 static void report_restart(struct run *r)
 {
 	const struct journal *j = &r->report.journal;
