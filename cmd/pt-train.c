@@ -108,6 +108,8 @@ static int parse_options(struct train_opts *o, int argc, char **argv, struct err
 		o->resume = base.resume;
 		o->resolved.from_workers = base.workers;
 	}
+	if (o->vault && !opts_given(&program, o, "watchdog"))
+		o->watchdog = 60; /* a hang costs little more than its detection */
 	return options_check(o, e) || (o->init_from && check_model(o, e)) ? -1 : 0;
 }
 

@@ -412,6 +412,7 @@ static int begin_run(struct run *r)
 	if (t->o.eval_first && t->step == 0)
 		evaluate_first(r);
 	run_vault_save_missed(r);
+	run_vault_copy_restored(r);
 	return 0;
 }
 

@@ -96,12 +96,14 @@ void save_end(struct run *r)
 	double begin = clock_seconds();
 	if (!r->t.copy.writing)
 		return;
+	run_watchdog_files(r, true);
 	int rc = state_save_end(&r->t, &e);
 	if (!rc) {
 		if (run_is_first(r))
 			update_links_and_prune(r, &e);
 		rc = comm_agree(r->world, &e);
 	}
+	run_watchdog_files(r, false);
 	r->saver.now.stalled += clock_seconds() - begin;
 	report_saving_end(r, rc, &e);
 }
@@ -140,11 +142,13 @@ void save_now(struct run *r, const char *why, enum save_mode mode)
 	if (!save_check_state(r, "a checkpoint"))
 		return;
 	save_end(r);
+	run_watchdog_files(r, true);
 	save_wait_prune(r);
 	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = has_lowest_loss(r), .begin = begin};
 	ckpt_set_path(&r->saver.now.path, r->dir.ckpt_path, t->step);
 	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
+	run_watchdog_files(r, false);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
 		report_saving_end(r, rc, &e);

@@ -454,20 +454,28 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	return 0;
 }
 
-/* Reports the ranks, --resume-reason, and how long the run was interrupted. */
+/* Reports the vault, the ranks, --resume-reason, and how long the run was interrupted. */
 static void report_restart(struct run *r)
 {
 	const struct journal *j = &r->report.journal;
-	scoped_str text = {0};
-	if (!r->t.o.resume_reason || r->t.o.eval_only)
+	const struct vault_found *v = r->base->vault;
+	const char *reason = r->t.o.resume_reason;
+	scoped_str text = {0}, why = {0};
+	if ((!reason && !v) || r->t.o.eval_only)
 		return;
-	str_printf(
-		&text, "resuming with %d rank%s", r->world->size, plural(r->world->size));
+	str_puts(&why, reason ? reason : "");
+	if (v)
+		vault_describe_damage(v, &why);
+	str_puts(&text, "resuming");
+	if (v)
+		str_printf(&text, " from the vault at step %lld", (long long)r->t.step);
+	str_printf(&text, " with %d rank%s", r->world->size, plural(r->world->size));
 	if (j->previous_ranks && j->previous_ranks != r->world->size)
 		str_printf(&text, " instead of %lld", (long long)j->previous_ranks);
-	str_printf(&text, " (%s)", r->t.o.resume_reason);
+	if (why.len)
+		str_printf(&text, " (%s)", why.s);
 	if (j->previous_ranks)
-		str_printf(&text, ", %.1f s after the last line of the journal",
+		str_printf(&text, "; %.1f s since the last row",
 			clock_wall() - j->previous_end);
 	if (r->all->rank == 0)
 		info("%s", text.s);
@@ -537,7 +545,6 @@ static int start_run(
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
 		report_resume(r);
-	run_vault_report_resume(r);
 	local_sgd_start(r);
 	warn_of_full_disk(r);
 	start_times_add(&r->t.start, START_FILES);
@@ -654,6 +661,13 @@ static void close_run(struct run *r)
 	free(r->dir.ckpt_path);
 }
 
+void run_watchdog_files(const struct run *r, bool begins)
+{
+	const double seconds = r->watchdog;
+	bool is_longer = begins && seconds > 0 && seconds < COMM_WATCHDOG;
+	comm_watchdog(r->all, is_longer ? COMM_WATCHDOG : seconds);
+}
+
 int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
 	const char *command, double began)
 {
@@ -661,12 +675,14 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		.base = base,
 		.all = world,
 		.world = world,
+		.watchdog = o->watchdog,
 		.now = {.agreed = true},
 		.report = {.journal = {.fd = -1}},
 		.saver = {.saved_step = -1, .tried_step = -1, .eval_step = -1},
 		.dir = {.lock = -1}};
 	struct err e = {0};
 	int rc;
+	run_watchdog_files(&r, true);
 	if (o->print_ranks >= 0)
 		rc = print_ranks(o, world, &e);
 	else if (o->dry_run)
@@ -675,6 +691,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		rc = -1;
 	else
 		rc = start_run(&r, o, command, &e);
+	run_watchdog_files(&r, false);
 	/* A failure of one worker ends all workers. */
 	if (!r.error_agreed && agree_on_start(&r, &e))
 		rc = -1;

@@ -19,9 +19,8 @@ struct job_base {
 	int lock; /* rank 0's file descriptor of the locked journal, plus 1; 0: none */
 	/* The state in the vault that the run resumes from; NULL: `resume` is a file. */
 	struct vault_found *vault;
-	uint64_t vault_run; /* number of the run in its vault; 0: it has none yet */
-	double last_line; /* clock_wall() of the journal's last line; 0: there is none */
-	int64_t workers;  /* number of workers of the checkpoint's run */
+	uint64_t vault_run;	 /* number of the run in its vault; 0: it has none yet */
+	int64_t workers;	 /* number of workers of the checkpoint's run */
 	struct str options;	 /* from the checkpoint, as a config text */
 	ckpt_opener *open_model; /* opens --init-from; set by the caller */
 };

@@ -209,7 +209,6 @@ struct run_vault {
 void run_vault_find(const struct train_opts *o, struct comm *world, struct job_base *b);
 /* Loads the state of the vault that the run resumes from. Collective. */
 int run_vault_load(struct run *r, struct err *e);
-void run_vault_report_resume(struct run *r);
 /* Saves a checkpoint that was due at the step of the vault and is missing. Collective. */
 void run_vault_save_missed(struct run *r);
 /* Opens the vault of the run for writing. Fails if its memory is too small. Collective. */
@@ -217,10 +216,16 @@ int run_vault_open(struct run *r, struct err *e);
 /* Writes the number of the run to its directory, from which --resume auto reads it, and removes
  * the files of an overwritten run. Collective. */
 int run_vault_write_number(struct run *r, struct err *e);
+/* Begins or ends a phase in which ranks read and write files, and may not answer the watchdog: its
+ * limit is COMM_WATCHDOG or more. */
+void run_watchdog_files(const struct run *r, bool begins);
 /* Copies the state if a copy is due, or `now`. Collective. */
 void run_vault_copy(struct run *r, bool now);
 /* Withdraws the last copy if a check has found the state of its step wrong since. Collective. */
 void run_vault_withdraw_wrong(struct run *r);
+/* Copies the state that a run has restored from a vault: with a host, its only copy may be lost.
+ * Collective. */
+void run_vault_copy_restored(struct run *r);
 /* Closes the vault. Collective. */
 void run_vault_close(struct run *r, enum vault_end end);
 /* Parses --inject-kill. */
@@ -234,6 +239,7 @@ struct run {
 	const struct job_base *base; /* the checkpoint that it resumes from */
 	struct comm *all;	     /* the ranks of all workers */
 	struct comm *world;	     /* the ranks of this worker */
+	double watchdog;	     /* seconds; 0: none */
 	bool error_agreed;	     /* all ranks have the error that ends the start */
 	bool deserted;		     /* another worker has quit */
 	struct dataset data;

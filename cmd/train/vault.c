@@ -2,11 +2,11 @@
 #include "train/train_internal.h"
 
 #include "base/file.h"
+#include "base/trace.h"
 
 #include <math.h>
 #include <signal.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 /* ---- the number of a run ------------------------------------------------------------------- */
 
@@ -67,15 +67,8 @@ void run_vault_find(const struct train_opts *o, struct comm *world, struct job_b
 	bool is_auto = o->resume && !strcmp(o->resume, "auto");
 	if (!o->vault || !o->out || !is_auto || o->dry_run || o->eval_only)
 		return;
-	if (world->rank == 0) {
-		scoped_ptr char *journal = text_printf("%s/journal.txt", o->out);
-		struct stat st;
+	if (world->rank == 0)
 		b->vault_run = read_number(o->out);
-		b->last_line = stat(journal, &st)
-				       ? 0
-				       : (double)st.st_mtim.tv_sec +
-						 1e-9 * (double)st.st_mtim.tv_nsec;
-	}
 	comm_bcast(world, &b->vault_run, sizeof(b->vault_run), 0);
 	if (b->vault_run)
 		b->vault = vault_find(
@@ -86,23 +79,6 @@ int run_vault_load(struct run *r, struct err *e)
 {
 	struct vault_found *v = r->base->vault;
 	return state_load_from(&r->t, vault_found_ckpt(v), vault_load, v, e);
-}
-
-void run_vault_report_resume(struct run *r)
-{
-	const struct vault_found *v = r->base->vault;
-	scoped_str text = {0};
-	if (!v)
-		return;
-	str_printf(&text, "resuming from the vault at step %lld with %d rank%s (",
-		(long long)r->t.step, r->world->size, plural(r->world->size));
-	vault_describe(v, &text);
-	str_putc(&text, ')');
-	if (r->base->last_line > 0)
-		str_printf(&text, "; %.1f s since the last line",
-			clock_wall() - r->base->last_line);
-	info("%s", text.s);
-	report_event(r, "%s", text.s);
 }
 
 /* Saves a checkpoint that was due at the step that the run resumes from, if the run was killed
@@ -167,6 +143,22 @@ void run_kill_before_step(const struct run *r)
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
+/* Completes a copy that a GPU makes. If there is one after each step, it is on the next host, too,
+ * before the next step is reported: whatever is lost then, one step is computed again at most. */
+static void settle_copy(void *run, enum step_moment moment)
+{
+	const struct run_vault *v = &((struct run *)run)->vault;
+	bool each_step = v->every == 1;
+	if (!v->vault)
+		return;
+	trace_begin("vault", -1);
+	if (moment == STEP_BEFORE_GRAPH)
+		vault_complete(v->vault);
+	else
+		vault_settle(v->vault, each_step, each_step && moment == STEP_LAUNCHED);
+	trace_end();
+}
+
 int run_vault_open(struct run *r, struct err *e)
 {
 	const struct train_opts *o = &r->t.o;
@@ -174,8 +166,6 @@ int run_vault_open(struct run *r, struct err *e)
 	struct vault_config c = {.directory = o->vault, .keep_step = -1};
 	if (!o->vault || o->eval_only)
 		return 0;
-	if (r->t.d.discrete)
-		return err_set(e, EX_USAGE, "--vault needs --device cpu");
 	c.run = r->base->vault_run ? r->base->vault_run : draw_number();
 	c.start = draw_number();
 	comm_bcast(r->world, &c.run, sizeof(c.run), 0);
@@ -194,6 +184,8 @@ int run_vault_open(struct run *r, struct err *e)
 						  : "on a single host");
 	r->vault.every = max64(1, o->vault_every);
 	r->vault.step = r->t.step;
+	r->t.in_step = settle_copy;
+	r->t.in_step_with = r;
 	return 0;
 }
 
@@ -218,30 +210,41 @@ static void set_period(struct run *r, double seconds, double step_seconds)
 	v->every = every;
 }
 
+/* Copies the state, or ends the vault if that fails. Returns false then. Collective. */
+static bool copy_state(struct run *r)
+{
+	struct run_vault *v = &r->vault;
+	struct err e = {0};
+	if (!vault_copy(v->vault, &e)) {
+		v->n_copies++;
+		v->step = r->t.step;
+		return true;
+	}
+	if (run_is_first(r))
+		warn("%s; the run continues without a vault", e.msg);
+	report_event(r, "the vault failed: %s", e.msg);
+	vault_close(v->vault, VAULT_STAYS);
+	v->vault = NULL;
+	return false;
+}
+
 void run_vault_copy(struct run *r, bool now)
 {
 	struct run_vault *v = &r->vault;
 	const double begin = clock_seconds();
-	struct err e = {0};
 	if (!v->vault || v->step == r->t.step || (!now && r->t.step < v->step + v->every))
 		return;
 	if (!save_check_state(r, "a copy to the vault"))
 		return;
 	int64_t steps = r->t.step - v->step;
-	if (vault_copy(v->vault, &e)) {
-		if (run_is_first(r))
-			warn("%s; the run continues without a vault", e.msg);
-		report_event(r, "the vault failed: %s", e.msg);
-		vault_close(v->vault, VAULT_STAYS);
-		v->vault = NULL;
+	double delay = vault_delay(v->vault);
+	if (!copy_state(r))
 		return;
-	}
 	double end = clock_seconds();
-	v->n_copies++;
-	v->step = r->t.step;
 	/* (the first copy touches new memory) */
 	if (v->n_copies > 1 && !r->t.o.vault_every)
-		set_period(r, end - begin, (begin - v->ended) / (double)steps);
+		set_period(r, end - begin + delay,
+			(begin - v->ended - delay) / (double)steps);
 	v->ended = end;
 }
 
@@ -254,6 +257,13 @@ void run_vault_withdraw_wrong(struct run *r)
 	vault_withdraw(v);
 	report_event(
 		r, "the copy of step %lld in the vault is withdrawn", (long long)step);
+}
+
+void run_vault_copy_restored(struct run *r)
+{
+	if (r->vault.vault && r->base->vault && r->t.step < r->t.o.steps)
+		copy_state(r);
+	r->vault.ended = clock_seconds();
 }
 
 void run_vault_close(struct run *r, enum vault_end end)

@@ -18,6 +18,16 @@ struct mirror {
 	struct vault_header received;
 };
 
+/* Buffers in pinned memory through which a GPU copies rows, job by job, in turn. */
+enum { N_BUFFERS = 8 };
+struct staging {
+	int stream;   /* all copies follow its work: the device's work up to the update */
+	char *memory; /* [N_BUFFERS][max_bytes] */
+	int64_t n_begun; /* jobs whose rows were requested from the device */
+	int64_t n_done;	 /* jobs whose rows are in the file */
+	uint64_t ticket[N_BUFFERS];
+};
+
 struct vault {
 	struct trainer *t;
 	struct vault_config c;
@@ -30,39 +40,114 @@ struct vault {
 	struct vault_file own[VAULT_SLOTS];
 	int64_t host_bytes;
 	int64_t n_copies, step;
+	double delay; /* seconds for which completing the last copy delayed the next step */
+	bool is_settled; /* vault_settle() was called after the last copy */
 	/* Messages of the last copy. */
 	struct comm *comm; /* NULL: a single host */
 	struct comm_requests messages;
 	int slot; /* slot whose messages are in flight; -1: none */
 	bool waiting;
+	bool polls; /* poll_vault() is called while this rank waits */
 	/* The copy that is being made. */
-	const struct vault_file *file; /* NULL: rows are only counted */
+	struct vault_file *file; /* NULL: rows are only counted */
+	bool is_open; /* a GPU still copies rows to the file, which has no seal yet */
+	int64_t state_bytes; /* bytes of the state in the file */
 	int group;
 	struct copy_job {
 		const float *from;
 		struct vault_record *record;
 	} * jobs;
 	int64_t n_jobs, n_records, row_bytes;
+	int64_t max_bytes;	/* of the rows of a record */
+	struct staging staging; /* for a GPU */
 };
 
 static void call_place(const struct vault *v, const char *place)
 {
 	if (vault_at_place)
-		vault_at_place(place, v->t->step);
+		vault_at_place(place, v->step);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+/* Copies the rows of a job from host memory, and sets their hash. */
+static void copy_rows(const struct vault *v, int64_t job, const void *from)
+{
+	struct vault_record *r = v->jobs[job].record;
+	char *to = v->file->map + r->at;
+	memcpy(to, from, (size_t)vault_record_bytes(r));
+	r->xxh3 = hash_bytes(to, (size_t)vault_record_bytes(r), 0);
+}
+
+static char *buffer_of(const struct vault *v, int64_t job)
+{
+	return v->staging.memory + job % N_BUFFERS * v->max_bytes;
+}
+
+/* Begins to copy the rows of the next jobs to free buffers. */
+static void fill_buffers(struct vault *v)
+{
+	struct staging *s = &v->staging;
+	struct device *d = &v->t->d;
+	int stream = device_stream_use(d, s->stream);
+	for (; s->n_begun < min64(v->n_jobs, s->n_done + N_BUFFERS); s->n_begun++) {
+		const struct copy_job *job = &v->jobs[s->n_begun];
+		s->ticket[s->n_begun % N_BUFFERS] =
+			device_copy_begin(d, true, buffer_of(v, s->n_begun), job->from,
+				(size_t)vault_record_bytes(job->record), 0);
+	}
+	device_stream_use(d, stream);
+}
+
+/* Copies what is in the buffers to the file, and begins to fill them again. Never waits. */
+static void advance_jobs(struct vault *v)
+{
+	struct staging *s = &v->staging;
+	int64_t ready = s->n_done;
+	while (ready < s->n_begun &&
+		device_stream_reached(&v->t->d, s->ticket[ready % N_BUFFERS]))
+		ready++;
+#pragma omp parallel for schedule(dynamic) if (ready - s->n_done > 1)
+	for (int64_t i = s->n_done; i < ready; i++)
+		copy_rows(v, i, buffer_of(v, i));
+	s->n_done = ready;
+	fill_buffers(v);
+}
+
+/* Orders the copies of a GPU after the work that is enqueued now. */
+static void begin_jobs(struct vault *v)
+{
+	struct device *d = &v->t->d;
+	uint64_t mark = device_stream_mark(d);
+	int stream = device_stream_use(d, v->staging.stream);
+	device_stream_wait(d, mark);
+	device_stream_use(d, stream);
+	v->staging.n_begun = v->staging.n_done = 0;
+	fill_buffers(v);
+}
+
+/* Completes the jobs that a GPU has begun. */
+static void end_jobs(struct vault *v)
+{
+	struct staging *s = &v->staging;
+	while (s->n_done < v->n_jobs) {
+		device_host_wait(&v->t->d, s->ticket[s->n_done % N_BUFFERS]);
+		advance_jobs(v);
+	}
+	v->n_jobs = 0;
+}
+
 /* Copies the rows of the jobs, and sets their hashes. */
 static void run_jobs(struct vault *v)
 {
-#pragma omp parallel for schedule(dynamic)
-	for (int64_t i = 0; i < v->n_jobs; i++) {
-		struct vault_record *r = v->jobs[i].record;
-		char *to = v->file->map + r->at;
-		memcpy(to, v->jobs[i].from, (size_t)vault_record_bytes(r));
-		r->xxh3 = hash_bytes(to, (size_t)vault_record_bytes(r), 0);
+	if (v->t->d.discrete) {
+		begin_jobs(v);
+		end_jobs(v);
+		return;
 	}
+#pragma omp parallel for schedule(dynamic)
+	for (int64_t i = 0; i < v->n_jobs; i++)
+		copy_rows(v, i, v->jobs[i].from);
 	v->n_jobs = 0;
 }
 
@@ -87,6 +172,7 @@ static void add_part(void *arg, const struct part *x)
 			v->jobs[v->n_jobs++] = (struct copy_job){
 				x->state[v->group] + row * x->cols, &v->file->records[n]};
 		}
+		v->max_bytes = max64(v->max_bytes, vault_record_bytes(&r));
 		v->row_bytes += round_up(vault_record_bytes(&r), VAULT_ALIGN);
 	}
 	if (v->file && store_offloads(s, v->group)) /* the part's memory is lent */
@@ -94,7 +180,7 @@ static void add_part(void *arg, const struct part *x)
 }
 
 /* Calls add_part() for all rows that this rank counts, group by group. */
-static void visit_rows(struct vault *v, const struct vault_file *file)
+static void visit_rows(struct vault *v, struct vault_file *file)
 {
 	struct store *s = v->t->store;
 	v->file = file;
@@ -104,8 +190,6 @@ static void visit_rows(struct vault *v, const struct vault_file *file)
 		if (file && v->group == 0)
 			call_place(v, "copy");
 	}
-	if (file)
-		run_jobs(v);
 }
 
 /* ---- messages to the next host --------------------------------------------------------------- */
@@ -131,9 +215,12 @@ static void seal_copies(struct vault *v)
 	v->slot = -1;
 }
 
-static void poll_messages(void *arg)
+/* Advances the copy of a GPU, and the messages of the last copy. */
+static void poll_vault(void *arg)
 {
 	struct vault *v = arg;
+	if (v->is_open && !v->waiting && !v->t->d.capturing)
+		advance_jobs(v);
 	if (v->slot >= 0 && !v->waiting && comm_test(&v->messages))
 		seal_copies(v);
 }
@@ -287,6 +374,20 @@ static void measure(struct vault *v)
 	v->jobs = xcalloc((size_t)v->n_records + 1, sizeof(*v->jobs));
 }
 
+/* Allocates the buffers of a GPU. */
+static void open_staging(struct vault *v, struct err *e)
+{
+	struct device *d = &v->t->d;
+	int64_t n_bytes = N_BUFFERS * v->max_bytes;
+	if (!d->discrete || !n_bytes)
+		return;
+	v->staging.stream = device_stream_open(d, false);
+	v->staging.memory = device_shared(d, (size_t)n_bytes);
+	if (!v->staging.memory)
+		err_set(e, EX_FAILED, "out of pinned memory: --vault needs %lld bytes",
+			(long long)n_bytes);
+}
+
 struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct err *e)
 {
 	struct vault *v = xcalloc(1, sizeof(*v));
@@ -294,8 +395,10 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 		.c = *c,
 		.directory = xstrdup(c->directory),
 		.step = -1,
-		.slot = -1};
+		.slot = -1,
+		.is_settled = true};
 	measure(v);
+	open_staging(v, e);
 	if (!mkdir(c->directory, 0700))
 		v->made_directory = true;
 	else if (errno != EEXIST)
@@ -305,10 +408,11 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 		return NULL;
 	}
 	plan_copies(v);
-	if (v->n_hosts > 1) {
+	if (v->n_hosts > 1)
 		v->messages.c = v->comm = comm_dup(t->world, "vault");
-		comm_background_begin(poll_messages, v);
-	}
+	v->polls = v->comm || t->d.discrete;
+	if (v->polls)
+		comm_background_begin(poll_vault, v);
 	remove_earlier_files(v, true);
 	comm_barrier(t->world);
 	check_space(v, e);
@@ -321,21 +425,71 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 
 /* ---- copying --------------------------------------------------------------------------------- */
 
-/* Writes the state of this step into a file of this rank. */
-static void write_file(struct vault *v, struct vault_file *f, const struct ckpt_write *w)
+/* Begins to write the state of this step into a file of this rank. */
+static void begin_file(struct vault *v, struct vault_file *f, const struct ckpt_write *w)
 {
 	scoped_str state = {0};
 	vault_file_break(f);
 	visit_rows(v, f);
 	vault_pack_state(w, &state);
 	memcpy(f->state, state.s, state.len);
+	v->state_bytes = (int64_t)state.len;
+	v->is_open = v->t->d.discrete;
+	if (v->is_open)
+		begin_jobs(v);
+	else
+		run_jobs(v);
+}
+
+/* Completes a file, and starts sending it to the next host. */
+static void end_file(struct vault *v)
+{
+	v->waiting = true;
+	if (v->is_open)
+		end_jobs(v);
+	v->waiting = v->is_open = false;
 	call_place(v, "seal");
-	vault_file_seal(f, v->t->step, (int64_t)state.len);
+	vault_file_seal(v->file, v->step, v->state_bytes);
+	start_messages(v, (int)(v->file - v->own));
+	call_place(v, "send");
+}
+
+/* Returns the seconds since `begin` if the device has no work left that was enqueued before `mark`,
+ * so that it may have waited. */
+static double delay_since(const struct vault *v, double begin, uint64_t mark)
+{
+	return device_stream_reached(&v->t->d, mark) ? clock_seconds() - begin : 0;
+}
+
+void vault_complete(struct vault *v)
+{
+	const double begin = clock_seconds();
+	if (!v->is_open)
+		return;
+	uint64_t mark = device_stream_mark(&v->t->d);
+	end_file(v);
+	v->delay += delay_since(v, begin, mark);
+}
+
+void vault_settle(struct vault *v, bool sent, bool all)
+{
+	vault_complete(v);
+	if (v->is_settled)
+		return;
+	v->is_settled = true;
+	const double begin = clock_seconds();
+	uint64_t mark = device_stream_mark(&v->t->d);
+	if (sent)
+		wait_for_messages(v);
+	if (all)
+		comm_barrier(v->t->world);
+	v->delay += delay_since(v, begin, mark);
 }
 
 int vault_copy(struct vault *v, struct err *e)
 {
 	int slot = (int)(v->n_copies % VAULT_SLOTS);
+	vault_complete(v);
 	wait_for_messages(v);
 	/* (its all-reduce is a barrier: the previous copy is complete on all hosts) */
 	struct ckpt_write w = state_describe(v->t);
@@ -346,11 +500,13 @@ int vault_copy(struct vault *v, struct err *e)
 		rc = create_files(v, 1, e);
 	}
 	if (!rc) {
-		write_file(v, &v->own[slot], &w);
-		start_messages(v, slot);
-		call_place(v, "send");
-		v->n_copies++;
 		v->step = v->t->step;
+		v->delay = 0;
+		v->is_settled = false;
+		begin_file(v, &v->own[slot], &w);
+		if (!v->is_open)
+			end_file(v);
+		v->n_copies++;
 	}
 	state_free_description(&w);
 	return rc;
@@ -360,12 +516,18 @@ void vault_withdraw(struct vault *v)
 {
 	if (v->step < 0)
 		return;
+	vault_complete(v);
 	wait_for_messages(v);
 	v->step = -1;
 	int slot = (int)(--v->n_copies % VAULT_SLOTS);
 	vault_file_break(&v->own[slot]);
 	for (int i = 0; i < v->n_from; i++)
 		vault_file_break(&v->from[i].file[slot]);
+}
+
+double vault_delay(const struct vault *v)
+{
+	return v->delay;
 }
 
 int64_t vault_step(const struct vault *v)
@@ -402,9 +564,14 @@ static void remove_files(const struct vault *v)
 
 void vault_close(struct vault *v, enum vault_end end)
 {
-	if (v->comm) {
+	vault_complete(v);
+	if (v->comm)
 		wait_for_messages(v);
-		comm_background_end(poll_messages, v);
+	if (v->polls)
+		comm_background_end(poll_vault, v);
+	if (v->staging.memory)
+		device_shared_free(&v->t->d, v->staging.memory);
+	if (v->comm) {
 		comm_requests_release(&v->messages);
 		comm_free(v->comm);
 	}

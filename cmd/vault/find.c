@@ -293,14 +293,12 @@ uint64_t vault_found_start(const struct vault_found *v)
 	return v->header.start;
 }
 
-const char *vault_describe(const struct vault_found *v, struct str *out)
+void vault_describe_damage(const struct vault_found *v, struct str *out)
 {
-	str_printf(out, "written by %lld rank%s", (long long)v->header.ranks,
-		plural(v->header.ranks));
 	if (v->n_damaged)
-		str_printf(out, ", %lld damaged record%s replaced by copies",
-			(long long)v->n_damaged, plural(v->n_damaged));
-	return out->s;
+		str_printf(out, "%s%lld damaged record%s replaced by copies",
+			out->len ? "; " : "", (long long)v->n_damaged,
+			plural(v->n_damaged));
 }
 
 void vault_found_free(struct vault_found *v)

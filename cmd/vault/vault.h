@@ -119,8 +119,8 @@ struct vault_found *vault_find(struct comm *world, const char *directory, uint64
 	ckpt_usable *usable, void *arg);
 struct ckpt *vault_found_ckpt(const struct vault_found *v); /* the state without rows */
 uint64_t vault_found_start(const struct vault_found *v);
-/* Describes it in words: "written by 4 ranks, 2 copies damaged". Returns out->s. */
-const char *vault_describe(const struct vault_found *v, struct str *out);
+/* Appends "2 damaged records replaced by copies" to a list of reasons, if there are any. */
+void vault_describe_damage(const struct vault_found *v, struct str *out);
 /* Loads the rows into a store: a state_loader(). Collective. */
 int vault_load(void *found, struct store *s, const int *from, struct err *e);
 void vault_found_free(struct vault_found *v); /* NULL: nothing */
@@ -141,11 +141,19 @@ struct vault_config {
 /* Opens a vault for writing. Fails if the memory file system is too small. Collective. */
 struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct err *e);
 /* Copies the state after an update, and starts sending it to the next host. Collective. Fails if a
- * file cannot be created; then no more copies are made. */
+ * file cannot be created; then no more copies are made. A GPU copies in the
+ * background. */
 int vault_copy(struct vault *v, struct err *e);
 /* Removes the seals of the last copy, which is wrong, here and on the next host, when that has it.
  * The next copy takes its place, so the copy before it stays. Collective. */
 void vault_withdraw(struct vault *v);
+/* Completes a copy that a GPU makes in the background; call it before the next update. */
+void vault_complete(struct vault *v);
+/* Also waits, once per copy, if `sent` until the next host has this rank's copy, and if `all` until
+ * all ranks have called this. Collective. */
+void vault_settle(struct vault *v, bool sent, bool all);
+/* Returns for how long these calls delayed the step after the last copy; an upper bound. */
+double vault_delay(const struct vault *v);
 /* Returns the step of the last copy; -1: there is none, or it is withdrawn. */
 int64_t vault_step(const struct vault *v);
 /* Returns the memory of all files on this host. */

@@ -183,14 +183,25 @@ struct fetch *loader_start(struct loader *l, enum split split, const struct orde
 	return f;
 }
 
+/* Waits for the thread. Polls, so that waiting ranks detect that this one is alive. */
+static void join_thread(struct fetch *f)
+{
+	if (!f->has_thread)
+		return;
+	while (!__atomic_load_n(&f->read_done, __ATOMIC_ACQUIRE)) {
+		comm_poll();
+		clock_sleep(1e-4);
+	}
+	pthread_join(f->thread, NULL);
+	f->has_thread = false;
+}
+
 const int32_t *loader_wait(struct loader *l, struct fetch *f)
 {
 	struct comm *c = l->c.comm;
 	bool reads = f->rank_end > f->rank_begin,
 	     only_self = f->rank_end - f->rank_begin == 1;
-	if (f->has_thread)
-		pthread_join(f->thread, NULL);
-	f->has_thread = false;
+	join_thread(f);
 	if (f->error.code)
 		die_err(&f->error);
 	if (reads && !only_self) {

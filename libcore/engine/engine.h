@@ -100,6 +100,9 @@ struct trainer_deal {
 	int warned;	/* the rank that the last warning named, or -1 */
 };
 
+/* When trainer.in_step is called. */
+enum step_moment { STEP_BEFORE_GRAPH, STEP_LAUNCHED, STEP_BEFORE_TOTALS };
+
 struct trainer {
 	struct train_opts o;
 	struct comm *world;
@@ -151,6 +154,10 @@ struct trainer {
 	struct audit *audit;		  /* --referee; NULL: none */
 	void (*before_update)(void *arg); /* may read the gradients; NULL: none */
 	void *before_update_with;
+	/* Called in each step before the loss and the norm are summed over the ranks, or before and
+	 * after the launch of a graph that does so; NULL: none. */
+	void (*in_step)(void *arg, enum step_moment moment);
+	void *in_step_with;
 	/* A checkpoint that is written in the background, from a copy of the state. */
 	struct trainer_copy {
 		struct ckpt_writing *writing;

@@ -339,7 +339,9 @@ static const struct opt options[] = {
 		"measure what bad data costs."},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), 0, 0, 1e9, .help =
 		"Abort the job when a rank has waited this long for other ranks without any "
-		"progress, and print which ranks are missing in which operation (0: wait forever)."},
+		"progress, and print which ranks are missing in which operation (0: wait forever). "
+		"With --vault the default is 60. The limit is 600 or more while files are read "
+		"or written."},
 
 	{OPT_GROUP, .name = "Silent corruption", .arg = "pt-referee"},
 	{WORDS("check-sums", "no", T(check_sums), 0, CHECK_WORDS), .help =
@@ -600,7 +602,7 @@ static const struct opt options[] = {
 		"Also keep the state in this directory of a memory file system on each host, such "
 		"as /dev/shm/pt-RUN, where it outlives the processes. With several hosts, each "
 		"host also keeps a copy of the state of the previous host. --resume auto then "
-		"resumes from the newest state. Excludes --edit-workers and GPUs."},
+		"resumes from the newest state. Excludes --edit-workers."},
 	{OPT_INT, 0, "vault-every", "N", "0", T(vault_every), 0, 0, MANY,
 		.needs = "--vault", .help =
 		"Copy the state into the vault every N steps (0: as often as costs at most 1 % of "

@@ -359,6 +359,12 @@ void step_update(struct trainer *t)
 	trace_end();
 }
 
+static void call_in_step(struct trainer *t, enum step_moment moment)
+{
+	if (t->in_step && !t->d.capturing)
+		t->in_step(t->in_step_with, moment);
+}
+
 void step_enqueue(struct trainer *t, const struct pipe_input *in,
 	const struct peers *peers, const struct step_votes *votes, struct step_result *r)
 {
@@ -369,6 +375,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 	t->store->add_workers = NULL;
 	if (peers)
 		peers->mean_gradient(peers->with);
+	call_in_step(t, STEP_BEFORE_TOTALS);
 	trace_begin("norm", -1);
 	store_norm_enqueue(t->store);
 	checks_enqueue(t);
@@ -441,6 +448,7 @@ static void launch_graph(struct trainer *t)
 	t->store->written += t->graph.written;
 	t->mesh.repeated += t->graph.sent;
 	store_forget(t->store);
+	call_in_step(t, STEP_LAUNCHED);
 }
 
 /* Computes a step, without a graph if it is profiled, traced, observed, audited, or computed again,
@@ -457,6 +465,8 @@ static void compute_step(struct work *w)
 		   !w->averages;
 	if (observer && observer->begin)
 		observer->begin(observer->with);
+	if (!profiled && (due || t->graph.state == GRAPH_CAPTURED))
+		call_in_step(t, STEP_BEFORE_GRAPH);
 	if (t->graph.state == GRAPH_CAPTURED && !profiled) {
 		device_graph_refill(&t->d); /* only terms and samples differ */
 		write_terms(t, w->r);

@@ -44,12 +44,12 @@ starts() { # LINE...: what the fake run was started on
 	pid=$!
 	wait_for '^step=20 ' run/journal.txt
 	echo n2 >dead
-	wait_for 'resuming with 2 ranks instead of 3 (host n2 did not answer), [0-9.]* s after' run/journal.txt
+	wait_for 'resuming with 2 ranks instead of 3 (host n2 did not answer); [0-9.]* s since the last row$' run/journal.txt
 	# more hosts than the four micro-batches of a step
 	printf 'n4:2\nn5\n' >>hosts
-	wait_for 'resuming with 4 ranks instead of 2 (hosts changed; host n2 did not answer), ' run/journal.txt
+	wait_for 'resuming with 4 ranks instead of 2 (hosts changed; host n2 did not answer); ' run/journal.txt
 	printf 'n1\n' >hosts
-	wait_for 'resuming with 1 rank instead of 4 (hosts changed), ' run/journal.txt
+	wait_for 'resuming with 1 rank instead of 4 (hosts changed); ' run/journal.txt
 	ended $pid
 	cat err
 	[ "$status" -eq 0 ]
@@ -197,4 +197,29 @@ fits() { # RANKS OF OPTION...: so many ranks of OF
 	code_of 1 "${fake[@]}"
 	echo "echo '${line/00Z/01Z}' >>run/journal.txt; exit 0" >start-2
 	code_of 75 "${fake[@]}"
+}
+
+@test "progress: rows and resumptions of a run with a vault, else checkpoints; a crash loop ends" {
+	local n
+	export HOSTS='' RESTARTS=1
+	fake=("$supervise" ./fake 1 /dev/null --out=run --vault=none)
+	for n in 1 2 3 4; do echo "echo step=$n loss=2 >>run/journal.txt; exit 9" >start-$n; done
+	# as with --log-every 10
+	for n in 5 6; do echo "echo '# event 2026-01-01T00:00:00Z step=$n resume' >>run/journal.txt; exit 9" >start-$n; done
+	# the same step again, in a row and in a resumption
+	echo "echo step=6 >>run/journal.txt; exit 9" >start-7
+	cp start-6 start-8
+	code_of 9 "${fake[@]}"
+	[ "$(wc -l <starts)" -eq 8 ]
+	says 'the run exited with 9, without progress: giving up'
+	# rows that are in no checkpoint are lost without a vault
+	rm -r run starts
+	code_of 9 "${fake[@]:0:5}"
+	[ "$(wc -l <starts)" -eq 2 ]
+	mkdir -p run/checkpoints
+	rm starts
+	for n in 1 2 3; do echo "ln -sf step-000$n.h5 run/checkpoints/latest.h5; exit 9" >start-$n; done
+	for n in 4 5; do echo 'exit 9' >start-$n; done
+	code_of 9 "${fake[@]:0:5}"
+	[ "$(wc -l <starts)" -eq 5 ]
 }

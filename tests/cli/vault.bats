@@ -97,12 +97,22 @@ flip() { # FILE OFFSET
 	# in the restore nothing is lost, nor between it and the next copies
 	killed 1:8:copy 2 --fsdp 2
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:7:restore
+	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:7:copy
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:step
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:seal
 	code_of 9 tiny_on 3 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 -o run --resume auto --inject-kill 1:8:send
-	[ "$(grep -c 'resuming from the vault at step 7 with 3 ranks' run/journal.txt)" -eq 3 ]
+	[ "$(grep -c 'resuming from the vault at step 7 with 3 ranks' run/journal.txt)" -eq 4 ]
 	code_of 9 tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 2 -o run --resume auto --inject-kill 0:10:copy
 	resumes 9 2 --fsdp 2
+}
+
+@test "one event has the step, the ranks, the reason and the time of a resumption" {
+	clean
+	killed 1:8:copy 3 --fsdp 3
+	resumes 7 2 --fsdp 2 --resume-reason 'host n05 did not answer'
+	grep -qx '# event .* step=7 resuming from the vault at step 7 with 2 ranks instead of 3 (host n05 did not answer); [0-9.]* s since the last row' \
+		run/journal.txt
+	[ "$(grep -c ' resuming ' run/journal.txt)" -eq 1 ]
 }
 
 @test "the state of all optimizers, of fp16 and of experts comes back" {
@@ -138,6 +148,17 @@ flip() { # FILE OFFSET
 	same clean run
 }
 
+@test "two hosts are lost, one after the other: one step of each is computed again" {
+	clean
+	PT_HOST_RANKS=1 killed 1:8:copy 3 --fsdp 3
+	rm "$VAULT"/*-own-1.? "$VAULT"/*-copy-0.?
+	# in the copy after the first step, the state that was restored is on the next host again
+	code_of 9 env PT_HOST_RANKS=1 mpiexec -n 3 pt-train "${TINY[@]}" "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 3 \
+		-o run --resume auto --inject-kill 0:8:copy
+	rm "$VAULT"/*-own-0.? "$VAULT"/*-copy-2.?
+	PT_HOST_RANKS=1 resumes 7 2 --fsdp 2
+}
+
 @test "a flipped byte: the other copy and a message; without one an older step, then the checkpoint" {
 	clean
 	PT_HOST_RANKS=1 killed 1:8:copy 2 --fsdp 2
@@ -145,14 +166,14 @@ flip() { # FILE OFFSET
 	flip "$file" "$(last_rows "$file")"
 	PT_HOST_RANKS=1 resumes 7 2 --fsdp 2
 	grep -q "$file: rows [0-9]* to [0-9]* of .* in exp_avg_sq do not have their hash" err
-	grep -q 'written by 2 ranks, 1 damaged record replaced by copies' run/journal.txt
+	grep -q '(1 damaged record replaced by copies)' run/journal.txt
 	# different records of both copies
 	PT_HOST_RANKS=1 killed 1:8:copy 2 --fsdp 2
 	file=$(file_of 0 7)
 	flip "$file" "$(last_rows "$file")"
 	flip "$(file_of 0 7 copy)" $(($(stat -c %s "$file") * 3 / 4))
 	PT_HOST_RANKS=1 resumes 7 3 --fsdp 3
-	grep -q 'written by 2 ranks, 2 damaged records replaced by copies' run/journal.txt
+	grep -q ' instead of 2 (2 damaged records replaced by copies); ' run/journal.txt
 	# the same record of both: one host without a copy has no more
 	killed 1:13:copy 2 --fsdp 2
 	file=$(file_of 0 12)
@@ -260,4 +281,51 @@ flip() { # FILE OFFSET
 		'mount -t tmpfs -o size=64k none small && exec "$@"' sh pt-train "${TINY[@]}" --vault small -o run
 	says 'but only 64.0 KiB (65536 bytes) are free'
 	[ ! -e run ]
+}
+
+@test "a rank that reads or writes a file longer than the watchdog waits is not missing" {
+	cat >slow.c <<-'END'
+		#define _GNU_SOURCE
+		#include <stdlib.h>
+		#include <string.h>
+		#include <sys/syscall.h>
+		#include <unistd.h>
+		/* Sleeps once, in a rank that has reached the step of FILE. */
+		static void sleep_once(const char *rank, const char *file)
+		{
+			static int slept;
+			const char *own = getenv("PMI_RANK");
+			if (!slept && own && !strcmp(own, rank) && !access(file, F_OK)) {
+				slept = 1;
+				sleep(4);
+			}
+		}
+		int fsync(int fd)
+		{
+			sleep_once("0", "slow-sync");
+			return (int)syscall(SYS_fsync, fd);
+		}
+		ssize_t pread(int fd, void *p, size_t n, off_t at)
+		{
+			sleep_once("1", access("run/journal.txt", F_OK) ? "slow-start" : "slow-read");
+			return syscall(SYS_pread64, fd, p, n, at);
+		}
+		ssize_t pread64(int fd, void *p, size_t n, off_t at)
+		{
+			return pread(fd, p, n, at);
+		}
+	END
+	cc -shared -fPIC -o slow.so slow.c
+	local at
+	clean
+	for at in sync start read; do
+		: >slow-$at
+		rm -rf run
+		LD_PRELOAD=$PWD/slow.so tiny_on 2 "${OPTIONS[@]}" "${KEEP[@]}" --fsdp 2 --watchdog 1 -o run >out 2>err || {
+			cat err
+			false
+		}
+		rm slow-$at
+		same clean run
+	done
 }
