@@ -122,7 +122,7 @@ detects() { # FLIP TENSOR
 @test "--referee on a GPU with --cuda-graph: some steps are audited, and a flip in one of them is found" {
 	local step seen=0 unseen=0
 	clean nccl 2 -b 4 --dp 2 --cuda-graph -n 10
-	for step in 5 6 7 8; do
+	for step in 7 8; do
 		audit --referee 0.2 --inject-flip "1:$step:leaf:layers.0.attention.wq.weight:25"
 		[ "$status" -eq 0 ] || failed "$step"
 		if grep -q "step $step: rank 1 .*sporadic" run/journal.txt; then
@@ -132,11 +132,11 @@ detects() { # FLIP TENSOR
 			unseen=$((unseen + 1))
 		fi
 	done
-	[ "$seen" -gt 0 ] && [ "$unseen" -gt 0 ]
+	[ "$seen $unseen" = '1 1' ]
 	audit --referee 0.2
 	[ "$status" -eq 0 ] && same || failed 'no flip'
 	not grep -q sporadic run/journal.txt
-	grep -q 'audited=5 mismatches=0' out
+	grep -q 'audited=4 mismatches=0' out
 }
 
 # The graph of a step has the check, and the step that is computed again has none.
