@@ -17,7 +17,7 @@ struct state_piece {
 /* Lists the pieces of this rank that have elements, in *list, which the caller frees. Returns their
  * number. */
 int64_t state_pieces_list(const struct store *s, struct state_piece **list);
-/* Enqueues the checksums (kernel word_sums) of the pieces with wanted[i], which are added to sum[i].
+/* Enqueues the checksums (kernel word_sums) of the pieces with wanted[i], to be added to sum[i].
  * u: grid_weights() of the store's seed. u and sum: device memory. */
 void state_pieces_enqueue(struct store *s, const uint32_t *u,
 	const struct state_piece *list, int64_t n, const bool *wanted, uint64_t *sum);

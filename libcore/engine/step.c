@@ -339,12 +339,20 @@ static void collect_router(struct trainer *t, struct step_result *r)
 
 /* ---- enqueuing a step --------------------------------------------------------------- */
 
+/* Returns true if an update, also one that the GPU leaves out, gathers parameters (ZeRO 1 and 2) over
+ * the copies that --check-replicas may need to replace a wrong shard. */
+static bool gathers_replicas(const struct trainer *t)
+{
+	int zero = t->store->c.zero;
+	return t->o.check_replicas && (zero == 1 || zero == 2);
+}
+
 /* Returns true if the update is enqueued before the host has the loss and the norm: on a GPU, which
  * skips the update itself if they are not finite. The host then enqueues the next step while the
  * GPU still updates. In a warm-up of local SGD the workers must agree first. */
 static bool updates_ahead(const struct work *w)
 {
-	return w->t->d.discrete && !w->averages;
+	return w->t->d.discrete && !w->averages && !gathers_replicas(w->t);
 }
 
 void step_update(struct trainer *t)
