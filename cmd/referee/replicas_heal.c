@@ -34,7 +34,8 @@ static void report_finding(
 		return;
 	}
 	if (t->world->rank == rank) {
-		str_printf(&text, "rank %d (host %s): ", rank, comm_place()->host);
+		str_printf(&text, "rank %d (host %s): ", comm_place()->rank,
+			comm_place()->host);
 		if (index >= 0)
 			state_piece_name(
 				t->store, &t->replicas->list[index].piece, &text);
@@ -44,7 +45,7 @@ static void report_finding(
 	comm_bcast_str(t->world, &text, rank);
 	str_printf(found, "%s%s%s", found->len ? "; " : "", text.s, why);
 	if (from >= 0)
-		str_printf(found, " %d", from);
+		str_printf(found, " %d", t->o.resolved.worker * t->world->size + from);
 }
 
 /* Reports that nobody has a right copy. */
