@@ -3,7 +3,8 @@
  * All ranks get the hashes of all copies, and come to the same verdict. A copy that has changed
  * since the last update is wrong. A shard is wrong, too, that a rank has updated with other numbers
  * than the other ranks (learning rate, factor of the norm), unless another rank has updated it to
- * the same bits. Of the copies that are left, the majority is right. */
+ * the same bits. Numbers that no update uses, such as the loss, are replaced, and condemn no shard.
+ * Of the copies that are left, the majority is right. */
 #include "referee/check_replicas.h"
 #include "referee/replicas_heal.h"
 
@@ -32,7 +33,8 @@ static void report_finding(
 		return;
 	}
 	if (t->world->rank == rank) {
-		str_printf(&text, "rank %d (host %s): ", rank, comm_place()->host);
+		str_printf(&text, "rank %d (host %s): ", comm_place()->rank,
+			comm_place()->host);
 		if (index >= 0)
 			state_piece_name(t->store, &t->replicas->piece[index], &text);
 		else
@@ -41,7 +43,7 @@ static void report_finding(
 	comm_bcast_str(t->world, &text, rank);
 	str_printf(found, "%s%s%s", found->len ? "; " : "", text.s, why);
 	if (from >= 0)
-		str_printf(found, " %d", from);
+		str_printf(found, " %d", t->o.resolved.worker * t->world->size + from);
 }
 
 /* Reports that nobody has a right copy. */
@@ -62,6 +64,14 @@ static bool have_same_numbers(
 	return !memcmp(a, b, offsetof(struct replica_scalars, changed));
 }
 
+/* Returns true if the updates used the same numbers; loss and norm are only logged. */
+static bool have_same_update(
+	const struct replica_scalars *a, const struct replica_scalars *b)
+{
+	enum { N_UPDATE_SCALARS = N_STEP_SCALARS - 2 };
+	return !memcmp(a->of_step, b->of_step, N_UPDATE_SCALARS * sizeof(*a->of_step));
+}
+
 /* Returns the rank whose numbers more than half of the ranks have, without ranks that noticed a
  * change; -1: there is none. */
 static int right_numbers(const struct replica_scalars *all, int n)
@@ -79,7 +89,7 @@ static int right_numbers(const struct replica_scalars *all, int n)
 	return -1;
 }
 
-/* Finds the ranks that have used wrong numbers, and gives them the right ones. */
+/* Finds the ranks that have wrong numbers or have used them, and gives them the right ones. */
 static void judge_numbers(struct healing *h)
 {
 	struct trainer *t = h->t;
@@ -96,8 +106,8 @@ static void judge_numbers(struct healing *h)
 		return;
 	}
 	for (int i = 0; i < n; i++) {
-		h->used_wrong[i] = !have_same_numbers(&all[i], &all[right]);
-		if (h->used_wrong[i])
+		h->used_wrong[i] = !have_same_update(&all[i], &all[right]);
+		if (!have_same_numbers(&all[i], &all[right]))
 			report_finding(h, i, -1, " differ from rank", right);
 	}
 	x->scalars = all[right];
@@ -105,6 +115,7 @@ static void judge_numbers(struct healing *h)
 	t->loss = x->loss_then = all[right].kept[0];
 	t->loss_scale = (float)all[right].kept[1];
 	t->scale_good = (int64_t)all[right].kept[2];
+	t->skipped = (int64_t)all[right].kept[5];
 }
 
 /* ---- a piece --------------------------------------------------------------------- */

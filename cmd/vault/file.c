@@ -71,6 +71,16 @@ static void set_pointers(struct vault_file *f, int64_t n_records)
 
 /* ---- writing ----------------------------------------------------------------------------- */
 
+/* Allocates the memory of a file. Returns an error number, or 0. */
+static int allocate(int fd, int64_t n_bytes)
+{
+	int error;
+	do
+		error = posix_fallocate(fd, 0, n_bytes);
+	while (error == EINTR); /* by a signal, such as one that stops the run */
+	return error;
+}
+
 int vault_file_create(struct vault_file *f, const char *path,
 	const struct vault_layout *l, const struct vault_header *h, struct err *e)
 {
@@ -86,9 +96,8 @@ int vault_file_create(struct vault_file *f, const char *path,
 	if (fd < 0)
 		return err_errno(e, path);
 	/* (a file system without this much memory fails here, not by a signal later) */
-	errno = pwrite_all(fd, page, sizeof(page), 0)
-			? errno
-			: posix_fallocate(fd, 0, f->file_bytes);
+	errno = pwrite_all(fd, page, sizeof(page), 0) ? errno
+						      : allocate(fd, f->file_bytes);
 	if (!errno)
 		f->map = mmap(NULL, (size_t)f->file_bytes, PROT_READ | PROT_WRITE,
 			MAP_SHARED, fd, 0);
@@ -153,13 +162,15 @@ void vault_file_close(struct vault_file *f)
 	*f = (struct vault_file){0};
 }
 
-/* Opens a regular file of this user. Returns its descriptor, or -1 with *e set. */
+/* Opens a regular file of this user, which has a header, or is empty if a rank was killed before it
+ * wrote that. Returns its descriptor, or -1 with *e set. */
 static int open_own(const char *path, struct stat *st, struct err *e)
 {
 	int fd = file_open_plain(path, O_RDONLY);
 	if (fd < 0)
 		return err_errno(e, path);
-	if (!fstat(fd, st) && st->st_uid == geteuid() && st->st_size >= PAGE)
+	if (!fstat(fd, st) && st->st_uid == geteuid() &&
+		(st->st_size >= PAGE || !st->st_size))
 		return fd;
 	close(fd);
 	return err_set(e, EX_DATAERR,
@@ -198,6 +209,10 @@ int vault_file_open(struct vault_file *f, const char *path, uint64_t run, struct
 	int fd = open_own(path, &st, e);
 	if (fd < 0)
 		return -1;
+	if (!st.st_size) {
+		close(fd);
+		return 1;
+	}
 	char *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	close(fd);
 	if (map == MAP_FAILED)
@@ -272,25 +287,25 @@ int vault_list(const char *directory, uint64_t run, struct strs *names, int64_t 
 	return 0;
 }
 
-/* Returns the bytes of a file that the run has made and that is not kept; else 0. */
-static int64_t removable_bytes(
-	const char *path, const struct vault_name *n, const struct vault_kept *keep)
+/* Returns true if the run has made a file and it is not kept. Sets *n_bytes to its size. */
+static bool is_removable(const char *path, const struct vault_name *n,
+	const struct vault_kept *keep, int64_t *n_bytes)
 {
 	struct stat st;
 	struct vault_header h;
 	if (n->start == keep->start)
-		return 0;
+		return false;
 	int fd = open_own(path, &st, &(struct err){0});
 	if (fd < 0)
-		return 0;
+		return false;
 	bool is_own = !pread_all(fd, &h, sizeof(h), 0) &&
 		      !memcmp(h.magic, magic, sizeof(magic)) && h.run == n->run &&
 		      h.start == n->start;
 	close(fd);
-	if (!is_own ||
-		(h.start == keep->keep_start && h.step == keep->keep_step && h.seal))
-		return 0;
-	return st.st_size;
+	*n_bytes = st.st_size;
+	if (!is_own)
+		return !st.st_size;
+	return !(h.start == keep->keep_start && h.step == keep->keep_step && h.seal);
 }
 
 static int64_t for_each_removable(
@@ -302,10 +317,10 @@ static int64_t for_each_removable(
 	for (int64_t i = 0; i < names.n; i++) {
 		struct vault_name n;
 		scoped_ptr char *path = text_printf("%s/%s", directory, names.v[i]);
-		int64_t size = vault_parse_name(names.v[i], &n)
-				       ? removable_bytes(path, &n, keep)
-				       : 0;
-		if (size && (!removes || !unlink(path)))
+		int64_t size = 0;
+		if (vault_parse_name(names.v[i], &n) &&
+			is_removable(path, &n, keep, &size) &&
+			(!removes || !unlink(path)))
 			n_bytes += size;
 	}
 	return n_bytes;

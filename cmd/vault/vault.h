@@ -76,8 +76,8 @@ void vault_file_break(struct vault_file *f);
 void vault_file_seal(struct vault_file *f, int64_t step, int64_t state_bytes);
 /* Writes a header that another rank has sealed, after the rest of the file. */
 void vault_file_adopt(struct vault_file *f, const struct vault_header *h);
-/* Maps a complete file of this run and user for reading. Returns 1 if it has no seal or belongs to
- * another run; -1 with *e set if it is damaged. Checks everything except the rows. */
+/* Maps a complete file of this run and user for reading. Returns 1 if it is empty, has no seal or
+ * belongs to another run; -1 with *e set if it is damaged. Checks everything except the rows. */
 int vault_file_open(struct vault_file *f, const char *path, uint64_t run, struct err *e);
 void vault_file_close(struct vault_file *f);
 /* Checks that the records of a file describe tensors and groups of `c`, and bytes of the file. */

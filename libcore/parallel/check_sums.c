@@ -304,16 +304,16 @@ static const struct bucket *numbered_bucket(const struct store *s, int64_t numbe
 	return b;
 }
 
-/* Appends the ranks with a wrong word of a kind in a bucket. Returns
- * their number. */
+/* Appends the ranks with a wrong word of a kind in a bucket, as they count over all workers, whose
+ * ranks are consecutive. Returns their number. */
 static int list_wrong(const struct store *s, const struct bucket *b, const uint64_t *word,
 	int what, const char *before, struct str *out)
 {
-	int n = 0;
+	int n = 0, first = comm_place()->rank - s->c.mesh->world->rank;
 	for (int i = 0; i < (b->tied ? s->c.mesh->world->size : b->all.c->size); i++) {
 		int rank = b->tied ? i : b->all.ranks[i];
 		if (word[what * s->impl->checks.ranks + rank] % GRID_PRIME)
-			str_printf(out, "%s%d", n++ ? ", " : before, rank);
+			str_printf(out, "%s%d", n++ ? ", " : before, first + rank);
 	}
 	return n;
 }
@@ -323,15 +323,16 @@ static void describe_finding(const struct store *s, const struct bucket *b,
 	const uint64_t *word, int what, struct str *out)
 {
 	scoped_str sent = {0}, received = {0};
-	int rank = s->c.mesh->world->rank;
+	const struct comm_place *place = comm_place();
 	const struct entry *last = &b->entry[b->n_entries - 1];
 	bool is_route = route_names[what];
 	if (is_route && list_wrong(s, b, word, CHECK_SENT, "", &sent))
 		return; /* the sender's finding names the receivers */
 	if (is_route)
-		str_printf(out, "%s added wrongly for rank %d", route_names[what], rank);
+		str_printf(out, "%s added wrongly for rank %d (host %s)",
+			route_names[what], place->rank, place->host);
 	else
-		str_printf(out, "rank %d %s", rank,
+		str_printf(out, "rank %d (host %s) %s", place->rank, place->host,
 			what == CHECK_SENT
 				? "sent other numbers than it computed"
 				: "added wrongly, or changed a sum that it kept");

@@ -50,7 +50,7 @@ plant() { # FLIP RANK PERSISTENT
 	train run --check-sums yes --inject-flip "$1" || status=$?
 	grep -q 'flipped bit' err || { [ "$status" -eq 0 ] && return 2; }
 	if [ "$3" = yes ] && [ "$status" -eq 71 ]; then
-		grep -qE "sums of gradients are wrong, twice: rank $2 (sent other numbers|added wrongly).* in the bucket of" err
+		grep -qE "sums of gradients are wrong, twice: rank $2 \(host [^ ]+\) (sent other numbers|added wrongly).* in the bucket of" err
 		return
 	fi
 	[ "$status" -eq 0 ] && same || return 1

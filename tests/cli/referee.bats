@@ -134,15 +134,15 @@ names() { # FLIP TEXT
 @test "--check-sums: a sum that is wrong twice ends the run with 71, and its rank and bucket are named" {
 	clean 2 --fsdp 2
 	names 1:3+:sum:layers.1.attention.wq.weight \
-		'rank 1 added wrongly, or changed a sum that it kept, in the bucket of layers.1.attention.wq.weight'
-	names 0:3+:message 'rank 0 sent other numbers than it computed, in the bucket of norm.weight.*, received by rank 1 through MPI'
+		'rank 1 \(host [^ ]+\) added wrongly, or changed a sum that it kept, in the bucket of layers.1.attention.wq.weight'
+	names 0:3+:message 'rank 0 \(host [^ ]+\) sent other numbers than it computed, in the bucket of norm.weight.*, received by rank 1 through MPI'
 	clean 2 --dp 2
-	names 1:3+:message 'rank 1 sent other numbers than it computed, .*, received by rank 0 through (shared memory|MPI)'
+	names 1:3+:message 'rank 1 \(host [^ ]+\) sent other numbers than it computed, .*, received by rank 0 through (shared memory|MPI)'
 	clean 4 --dp 2 --fsdp 2
-	names 2:3+:sum:layers.1.attention.wq.weight 'rank 2 added wrongly'
-	names 2:3+:message 'rank 2 sent other numbers'
+	names 2:3+:sum:layers.1.attention.wq.weight 'rank 2 \(host [^ ]+\) added wrongly'
+	names 2:3+:message 'rank 2 \(host [^ ]+\) sent other numbers'
 	clean 3 --fsdp 3 --offload all --offload-to .
-	names 1:3+:sum:layers.1.attention.wq.weight 'rank 1 added wrongly'
+	names 1:3+:sum:layers.1.attention.wq.weight 'rank 1 \(host [^ ]+\) added wrongly'
 	# the run goes on with its checkpoint
 	"${command[@]}" -o run --resume auto >/dev/null 2>&1
 	same

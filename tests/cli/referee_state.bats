@@ -81,3 +81,25 @@ resumes() { # STEP: from the vault, to the same end
 	grep -q 'step 3: before an evaluation: .* the state is wrong' err
 	not grep -q 'waited for' err
 }
+
+@test "what the ranks of local SGD report counts over all workers" {
+	clean 4 --dp 2 --edit-workers 2
+	flip 3:3+:message --check-sums yes
+	[ "$status" -eq 71 ]
+	grep -qE 'rank 3 \(host [^ ]+\) sent other numbers .*, received by rank 2 through' err
+	clean 6 --dp 3 -b 12 --edit-workers 2
+	flip 4:3:weight --check-replicas yes
+	[ "$status" -eq 0 ]
+	same
+	grep -qE 'step 3: rank 4 \(host [^ ]+\): parameters of .* differ from replicas: copied from rank 3' err
+}
+
+@test "a wrong loss that no update has used is replaced, and condemns no shard" {
+	clean 2 --fsdp 2 -n 6
+	flip 1:3:norm:loss --check-replicas yes
+	[ "$status" -eq 0 ]
+	same
+	grep -q 'step 4: rank 1 .*: loss, norm or learning rate of the last update differ from rank 0' run/journal.txt
+	flip 1:3:norm:rate --check-replicas yes
+	[ "$status" -eq 71 ]
+}

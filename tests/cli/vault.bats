@@ -211,7 +211,7 @@ flip() { # FILE OFFSET
 	PT_HOST_RANKS=1 killed 1:6:copy 2 --fsdp 2
 	file=$(file_of 1 5)
 	name=$(file_of 0 5)
-	: >"$file"
+	echo >"$file"
 	cp "$name" elsewhere
 	rm "$name"
 	ln -s "$PWD/elsewhere" "$name"

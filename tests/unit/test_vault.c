@@ -4,7 +4,10 @@
 
 #include "base/file.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define path test_path("file")
@@ -20,6 +23,53 @@ static void write_bytes(const char *p, size_t n)
 {
 	FILE *f = fopen(path, "w");
 	assert_true(f && fwrite(p, 1, n, f) == n && !fclose(f));
+}
+
+static int n_signals; /* that interrupt allocations */
+
+/* Replaces the C library's function. */
+int posix_fallocate(int fd, off_t offset, off_t n)
+{
+	if (n_signals > 0) {
+		n_signals--;
+		return EINTR;
+	}
+	return ftruncate(fd, offset + n) ? errno : 0;
+}
+
+TEST(interrupted)
+{
+	n_signals = 2;
+	vault_test_write(path);
+	assert_int_equal(n_signals, 0);
+	assert_int_equal(vault_test_read(path), 4);
+}
+
+/* A rank that is killed before it writes the header leaves an empty file. */
+TEST(empty)
+{
+	static const char *const names[] = {"000000000000004d-0000000000000003-own-1.0",
+		"000000000000004d-0000000000000004-own-1.0",
+		"000000000000004e-0000000000000003-own-1.0",
+		"000000000000004d-0000000000000003-own-1.0x"};
+	const char *directory = test_path("vault");
+	struct vault_file f;
+	assert_int_equal(mkdir(directory, 0700), 0);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		scoped_ptr char *file = text_printf("%s/%s", directory, names[i]);
+		int fd = open(file, O_CREAT | O_WRONLY, 0600);
+		assert_true(fd >= 0 && !close(fd));
+		assert_int_equal(
+			vault_file_open(&f, file, VAULT_TEST_RUN, &(struct err){0}), 1);
+	}
+	assert_int_equal(
+		vault_remove(directory, VAULT_TEST_RUN, &(struct vault_kept){.start = 4}),
+		0);
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		scoped_ptr char *file = text_printf("%s/%s", directory, names[i]);
+		assert_int_equal(unlink(file), i ? 0 : -1);
+	}
+	assert_int_equal(rmdir(directory), 0);
 }
 
 TEST(names)
@@ -149,7 +199,7 @@ TEST(hostile)
 	assert_true(accepted > 100 && rejected > 100);
 	for (size_t n = 0; n < bytes.len; n += n < 4096 ? 511 : 37) {
 		write_bytes(bytes.s, n);
-		assert_int_equal(vault_test_read(path), -1);
+		assert_int_equal(vault_test_read(path), n ? -1 : 0);
 	}
 	unlink(path);
 }
