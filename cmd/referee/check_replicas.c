@@ -164,30 +164,6 @@ void replicas_after_step(struct trainer *t)
 		remember_scalars(t);
 }
 
-void custody_take(struct trainer *t)
-{
-	if (t->o.edit.workers)
-		return;
-	if (!t->replicas)
-		list_pieces(t);
-	for (int64_t i = 0; i < t->replicas->n; i++)
-		take(t, &t->replicas->list[i]);
-}
-
-bool custody_holds(struct trainer *t)
-{
-	struct replicas *x = t->replicas;
-	bool holds = true;
-	for (int64_t i = 0; x && i < x->n; i++) {
-		struct watched *w = &x->list[i];
-		if (!w->taken)
-			continue;
-		hash_watched(t, w);
-		holds &= w->piece.hash == w->hash_taken;
-	}
-	return holds;
-}
-
 bool replicas_agree(struct trainer *t, struct str *differing)
 {
 	struct piece_copy *all;

@@ -26,9 +26,3 @@ enum checked replicas_check_now(struct trainer *t, struct str *out);
 /* Returns true if all copies of the state have the same bits, also if the checks are off. Appends
  * the ranks with a copy that differs from the copy of the first rank. Collective. */
 bool replicas_agree(struct trainer *t, struct str *differing);
-
-/* Remembers checksums of all state of this rank, until the step's end. Does nothing with local SGD,
- * where synchronizations change the state within steps. Needs host memory. */
-void custody_take(struct trainer *t);
-/* Returns false if this rank's state has changed since custody_take(). */
-bool custody_holds(struct trainer *t);
