@@ -61,7 +61,7 @@ KERNEL(void, copy, struct device *d, struct mat to, struct mat from) /* of one t
 /* Returns the index of the first non-finite element, or -1. x: any. Waits for the device. */
 KERNEL(int64_t, find_nonfinite, struct device *d, struct mat x)
 /* *sum, in device memory, += the sum over elements (i, j) of a hash of (key, first + i stride + j,
- * bits). The total is the same however a tensor is sharded. */
+ * bits of the element as fp32). The total is the same however a tensor is sharded. x: any. */
 KERNEL(void, hash, struct device *d, uint64_t *sum, struct mat x, uint64_t key,
 	int64_t first, int64_t stride)
 

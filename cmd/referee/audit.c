@@ -1,10 +1,7 @@
-/* Audits: the copy and the original of a micro-batch, and their signatures (audit.h). */
+/* Audits: the copy and the original of a micro-batch (audit.h). */
 #include "referee/audit.h"
 
 #include "engine/step.h"
-
-/* Words after the checksums of tensors. */
-enum { WORD_LOSS, WORD_RECORDS, MORE_WORDS };
 
 /* ---- opening --------------------------------------------------------------------- */
 
@@ -53,21 +50,10 @@ void audit_open(struct trainer *t)
 		.data_ranks = m->ranks,
 		.unit = ep / greatest_common_divisor(ep, t->mesh.degree[AXIS_CP]),
 		.far = far_shift(t)};
-	a->n_words = t->model.n_tensors + MORE_WORDS;
-	a->u = xcalloc(GRID_BLOCK, sizeof(*a->u));
-	grid_weights(a->c.seed, a->u);
-	a->own.word = xcalloc((size_t)a->n_words, sizeof(*a->own.word));
-	a->copy.word = xcalloc((size_t)a->n_words, sizeof(*a->copy.word));
+	audit_signatures_open(t);
 	if (schedule_init(
 		    &a->schedule, t->schedule.kind, stages, t->schedule.per_rank, 1, &e))
 		die_err(&e);
-}
-
-void audit_signature_release(struct audit_signature *x)
-{
-	free(x->word);
-	free(x->record);
-	*x = (struct audit_signature){0};
 }
 
 void audit_close(struct trainer *t)
@@ -75,22 +61,22 @@ void audit_close(struct trainer *t)
 	struct audit *a = t->audit;
 	if (!a)
 		return;
-	audit_signature_release(&a->own);
-	audit_signature_release(&a->copy);
+	audit_signatures_close(t);
 	schedule_release(&a->schedule);
 	str_free(&a->found);
 	strikes_release(&a->strikes);
-	free(a->u);
 	free(a);
 	t->audit = NULL;
 }
 
 void audit_place(const struct trainer *t, struct strike *out)
 {
-	(void)t;
 	memset(out, 0, sizeof(*out));
 	snprintf(out->host, sizeof(out->host), "%s", comm_place()->host);
-	snprintf(out->device, sizeof(out->device), "processor");
+	if (t->d.discrete)
+		snprintf(out->device, sizeof(out->device), "GPU %d", t->d.number);
+	else
+		snprintf(out->device, sizeof(out->device), "processor");
 }
 
 bool audit_watch(struct trainer *t)
@@ -113,94 +99,6 @@ int audit_partner(const struct trainer *t, int rank, int shift)
 	coord[AXIS_DP] = data / t->mesh.degree[AXIS_FSDP];
 	coord[AXIS_FSDP] = data % t->mesh.degree[AXIS_FSDP];
 	return mesh_rank(t->mesh.degree, coord);
-}
-
-/* ---- signatures ------------------------------------------------------------------ */
-
-static uint64_t hash_rows(struct mat x)
-{
-	const char *row = x.p;
-	size_t n_bytes = (size_t)(x.cols * dtype_bytes(x.type));
-	int64_t stride = mat_stride(x) * dtype_bytes(x.type);
-	uint64_t hash = 0;
-	if (stride == (int64_t)n_bytes)
-		return hash_bytes(row, n_bytes * (size_t)x.rows, 0);
-	for (int64_t i = 0; i < x.rows; i++, row += stride)
-		hash = hash_bytes(row, n_bytes, hash);
-	return hash;
-}
-
-/* Appends a result to the records of a signature. The store hashes leaves. context: an audit. */
-static void record_result(void *context, const struct result *x)
-{
-	struct audit *a = context;
-	struct audit_signature *to = a->now;
-	if (a->inner)
-		a->inner->see(a->inner->with, x);
-	if (x->extent == EXTENT_LEAF)
-		return;
-	to->record = xgrow(to->record, to->n_records, sizeof(*to->record));
-	struct audit_record *r = &to->record[to->n_records++];
-	*r = (struct audit_record){
-		.hash = hash_rows(x->x), .layer = x->at.layer, .gradient = x->gradient};
-	snprintf(r->name, sizeof(r->name), "%s", x->name);
-}
-
-static void signature_begin(struct audit *a, struct audit_signature *x)
-{
-	if (!x->word)
-		x->word = xcalloc((size_t)a->n_words, sizeof(*x->word));
-	memset(x->word, 0, (size_t)a->n_words * sizeof(*x->word));
-	x->n_records = 0;
-}
-
-/* Returns an exact sum modulo GRID_PRIME, which is linear. */
-static uint64_t fold_exact(const struct exact *x)
-{
-	const int64_t prime = GRID_PRIME;
-	uint64_t base = ((uint64_t)1 << EXACT_DIGIT) % GRID_PRIME, sum = 0;
-	for (int i = EXACT_LIMBS - 1; i >= 0; i--)
-		sum = (sum * base + (uint64_t)((x->limb[i] % prime + prime) % prime)) %
-		      GRID_PRIME;
-	return sum;
-}
-
-static void add_loss(struct audit *a, struct trainer *t)
-{
-	struct exact now = pass_loss(&t->pass);
-	uint64_t *word = &a->now->word[t->model.n_tensors + WORD_LOSS];
-	*word = (*word + fold_exact(&now) + GRID_PRIME - fold_exact(&a->loss)) %
-		GRID_PRIME;
-}
-
-static void signature_end(struct audit *a, struct audit_signature *x)
-{
-	uint64_t hash = 0;
-	for (int64_t i = 0; i < x->n_records; i++)
-		hash = hash_bytes(&x->record[i].hash, sizeof(hash), hash);
-	x->word[a->n_words - MORE_WORDS + WORD_RECORDS] = hash % GRID_PRIME;
-}
-
-/* Begins to sign what the rank computes. `drops`: its gradients are dropped. */
-static void observe_begin(struct trainer *t, struct audit_signature *to, bool drops)
-{
-	struct audit *a = t->audit;
-	a->now = to;
-	a->loss = pass_loss(&t->pass);
-	a->inner = t->pass.observer;
-	a->observer = (struct observer){.see = record_result, .with = a};
-	a->leaves = (struct store_audit){
-		.drops = drops, .u = a->u, .key = a->key, .word = to->word};
-	t->pass.observer = &a->observer;
-	t->store->audit = &a->leaves;
-}
-
-static void observe_end(struct trainer *t)
-{
-	struct audit *a = t->audit;
-	add_loss(a, t);
-	t->pass.observer = a->inner;
-	t->store->audit = NULL;
 }
 
 /* ---- the copy -------------------------------------------------------------------- */
@@ -240,16 +138,16 @@ void audit_compute(struct trainer *t, int shift, int64_t turn, struct audit_sign
 	in.n = micros_in_turn(t, in.data_rank, turn); /* 0: serves the other ranks only */
 	in.n_windows = in.n * t->o.micro_batch;
 	in.first_turn = turn;
-	signature_begin(a, to);
+	audit_signature_begin(t, to, &a->memory.copy);
 	pass_loss_begin(&t->pass);
 	flips_begin_copy(t->store->flips, true);
-	observe_begin(t, to, true);
+	audit_observe_begin(t, to, true);
 	t->pipe.schedule = &a->schedule;
 	pipe_step(&t->pipe, &in);
 	t->pipe.schedule = &t->schedule;
-	observe_end(t);
+	audit_observe_loss(t, to, true);
+	audit_observe_end(t);
 	flips_begin_copy(t->store->flips, false);
-	signature_end(a, to);
 	store_discard_leaves(t->store);
 	t->pass.fullest_rows = fullest;
 	fetch_free(f);
@@ -257,36 +155,55 @@ void audit_compute(struct trainer *t, int shift, int64_t turn, struct audit_sign
 
 /* ---- the original ---------------------------------------------------------------- */
 
+/* Returns true if the head computes losses in this action. */
+static bool computes_loss(const struct trainer *t, const struct action *x)
+{
+	return x->kind == ACTION_FORWARD && x->stage == schedule_stages(&t->schedule) - 1;
+}
+
 static void begin_action(void *context, const struct action *x)
 {
 	struct trainer *t = context;
-	if (x->micro == t->audit->plan.turn)
-		observe_begin(t, &t->audit->own, false);
+	struct audit_signature *own = &t->audit->own;
+	if (x->micro != t->audit->plan.turn)
+		return;
+	if (computes_loss(t, x))
+		audit_observe_loss(t, own, false);
+	audit_observe_begin(t, own, false);
 }
 
 static void end_action(void *context, const struct action *x)
 {
 	struct trainer *t = context;
-	if (x->micro == t->audit->plan.turn)
-		observe_end(t);
+	if (x->micro != t->audit->plan.turn)
+		return;
+	audit_observe_end(t);
+	if (computes_loss(t, x))
+		audit_observe_loss(t, &t->audit->own, true);
 }
 
-void audit_begin_step(struct trainer *t)
+bool audit_plan_step(struct trainer *t)
 {
 	struct audit *a = t->audit;
 	int64_t step = t->step + 1;
 	if (!a)
-		return;
+		return false;
 	if (!a->begun)
 		a->first_step = step;
 	/* if software differs, all pairs must show it in the first audit */
 	a->c.turns = count_turns(&t->layout.microbatches, step == a->first_step);
 	a->plan = audit_plan(&a->c, step, !a->begun || step <= a->always_until);
-	if (!a->plan.audited)
+	return a->plan.audited;
+}
+
+void audit_begin_step(struct trainer *t)
+{
+	struct audit *a = t->audit;
+	if (!a || !a->plan.audited)
 		return;
-	a->key = philox_key(a->c.seed, PHILOX_AUDIT, (uint64_t)-step);
+	a->key = philox_key(a->c.seed, PHILOX_AUDIT, (uint64_t) - (t->step + 1));
 	audit_compute(t, a->plan.shift, a->plan.turn, &a->copy);
-	signature_begin(a, &a->own);
+	audit_signature_begin(t, &a->own, &a->memory.own);
 	t->pipe.begin = begin_action;
 	t->pipe.done = end_action;
 	t->pipe.with = t;
@@ -337,7 +254,8 @@ uint64_t audit_word(struct trainer *t)
 {
 	struct audit *a = t->audit;
 	uint64_t sum = 0;
-	signature_end(a, &a->own);
+	audit_signature_fetch(t, &a->copy);
+	audit_signature_fetch(t, &a->own);
 	int own = t->layout.data_rank, other = (own + a->plan.shift) % a->c.data_ranks;
 	for (int experts = 0; experts < 2; experts++) {
 		int copied = experts && audit_compares_own_experts(t) ? own : other;

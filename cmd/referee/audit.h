@@ -19,12 +19,21 @@ struct audit_record {
 	bool gradient;
 };
 
-/* What a rank computed for a micro-batch. */
+/* Device memory for what a rank computes for a micro-batch. */
+enum { AUDIT_HASHES = 512 };
+struct audit_memory {
+	uint64_t *leaf;	    /* [n_tensors]: checksums of leaves */
+	struct exact *loss; /* [2]: the sum of losses before and after the micro-batch */
+	uint64_t *hash;	    /* [AUDIT_HASHES]: of the results that are not fetched yet */
+};
+
+/* What a rank computed for a micro-batch, in host memory: complete after audit_signature_fetch(). */
 struct audit_signature {
 	uint64_t *
 		word; /* [n_tensors]: checksums of leaves; then of the loss and of the records */
 	struct audit_record *record; /* [n_records] */
-	int64_t n_records;
+	int64_t n_records, n_fetched;
+	const struct audit_memory *memory; /* where the device writes it */
 };
 
 /* A rank that has computed wrongly; equal on all ranks. */
@@ -40,8 +49,12 @@ enum { AUDIT_MAX_SUSPECTS = 8, AUDIT_WATCHED_STEPS = 100 };
 struct audit {
 	struct audit_config c;
 	struct audit_plan plan; /* the plan for this step */
-	int64_t n_words;
-	uint32_t *u;			  /* [GRID_BLOCK] */
+	int64_t n_words;	/* of a signature */
+	struct {
+		size_t n_bytes;
+		uint32_t *u; /* [GRID_BLOCK], first in the memory */
+		struct audit_memory own, copy;
+	} memory;			  /* device memory */
 	struct philox_key key;		  /* the random numbers for this step */
 	struct schedule schedule;	  /* one micro-batch */
 	struct audit_signature own, copy; /* the original and the copy in this step */
@@ -49,7 +62,6 @@ struct audit {
 	struct store_audit leaves;
 	struct observer observer;
 	const struct observer *inner; /* the observer that was there; NULL: none */
-	struct exact loss;	      /* before the action that runs */
 	bool begun;		      /* a step has been audited since the start */
 	int64_t first_step;	      /* the first audited step since the start */
 	bool was_first;	      /* the current audit is the first one of the start */
@@ -74,15 +86,17 @@ struct audit {
 /* Opens and closes t->audit; NULL without --referee. */
 void audit_open(struct trainer *t);
 void audit_close(struct trainer *t);
+/* Decides if the next step is audited: returns true if so. Equal on all ranks. */
+bool audit_plan_step(struct trainer *t);
 /* Collective, before the step's micro-batches are computed. In an audited step, computes the copy,
  * and observes the original in what follows. */
 void audit_begin_step(struct trainer *t);
 /* Ends the observation. */
 void audit_end_step(struct trainer *t);
-/* Collective. Computes a turn of data rank d + shift, and drops its gradients. */
+/* Collective. Computes a turn of data rank d + shift, and drops its gradients. The signature uses
+ * the memory of the copy, until it is fetched. */
 void audit_compute(
 	struct trainer *t, int shift, int64_t turn, struct audit_signature *to);
-void audit_signature_release(struct audit_signature *x);
 /* Returns this rank's word (checks.h). */
 uint64_t audit_word(struct trainer *t);
 /* Returns true if a rank compares its leaves of experts with its own: all data ranks exchange
@@ -96,6 +110,24 @@ void audit_place(const struct trainer *t, struct strike *out);
 /* Collective. Audits the next steps if a device of the run has had a fault within a day. Returns true
  * if so. */
 bool audit_watch(struct trainer *t);
+
+/* ---- audit_signature.c --------------------------------------------------------------- */
+
+/* Allocate and free the memory for signatures. */
+void audit_signatures_open(struct trainer *t);
+void audit_signatures_close(struct trainer *t);
+/* Begins an empty signature, which the device writes to `memory`. */
+void audit_signature_begin(
+	struct trainer *t, struct audit_signature *x, const struct audit_memory *memory);
+/* Waits for the device, and completes the signature. */
+void audit_signature_fetch(struct trainer *t, struct audit_signature *x);
+void audit_signature_release(struct audit_signature *x);
+/* Begins and ends an interval in which leaves and results are signed. `drops`: gradients are not
+ * added. */
+void audit_observe_begin(struct trainer *t, struct audit_signature *to, bool drops);
+void audit_observe_end(struct trainer *t);
+/* Signs the sum of losses before the micro-batch, which is 0 if not called, or after it. */
+void audit_observe_loss(struct trainer *t, struct audit_signature *to, bool after);
 
 /* ---- trial.c ------------------------------------------------------------------------ */
 

@@ -61,6 +61,7 @@ const struct check_row referee_checks[N_STEP_CHECKS] = {
 		.verdict = judge_audit,
 		.open = audit_open,
 		.close = audit_close,
+		.plan_step = audit_plan_step,
 		.begin_step = audit_begin_step,
 		.end_step = audit_end_step,
 		.reads_again = true},

@@ -63,6 +63,23 @@ static void call_sync_kernels(struct device *d, const struct train_opts *o, stru
 	call_wire_kernels(d, c, x);
 }
 
+/* Calls the kernels that sign an audited micro-batch: results and leaves may have 16 bits. */
+static void call_audit_kernels(struct device *d, const struct train_opts *o, struct mat x)
+{
+	const struct grid_check check = {.first = 0};
+	x.type = o->dtype == PRECISION_FP32   ? DT_F32
+		 : o->dtype == PRECISION_FP16 ? DT_F16
+					      : DT_BF16;
+	d->k->hash(d, NULL, x, 0, 0, x.cols);
+	d->k->grid_sum(d,
+		&(struct grid_sum){.parts = &(struct grid_part){.leaf = x.p},
+			.n_parts = 1,
+			.leaf_type = x.type,
+			.n = mat_size(x),
+			.check = &check},
+		NULL);
+}
+
 /* Records the kernel calls of a run outside its steps, by a device that only plans. */
 static void record_other_calls(
 	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
@@ -77,8 +94,10 @@ static void record_other_calls(
 		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
 	if (o->edit.workers)
 		call_sync_kernels(&d, o, mat(&x, ROWS, c->dim));
-	if (o->ckpt || o->hash_tensors)
+	if (o->ckpt || o->hash_tensors || o->referee > 0)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
+	if (o->referee > 0)
+		call_audit_kernels(&d, o, mat(&x, ROWS, c->dim));
 }
 
 void selftest_calls(

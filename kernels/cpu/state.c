@@ -258,14 +258,20 @@ int64_t K(find_nonfinite)(struct device *d, struct mat x)
 	return -1;
 }
 
-/* Returns the sum of the hashes of n elements with indices from `first` on. */
-static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
+/* Returns the sum of the hashes of elements at to at + n - 1, whose indices begin at `first`. */
+static uint64_t hash_row(struct mat x, int64_t at, int64_t n, uint64_t key, int64_t first)
 {
 	uint64_t total = 0;
 #pragma omp parallel for reduction(+ : total) if (n > PARALLEL_FROM)
-	for (int64_t i = 0; i < n; i++) {
-		uint64_t at = (uint64_t)(first + i) * 0x9e3779b97f4a7c15u + key;
-		total += hash_mix(at ^ (uint64_t)bits_of(x[i]) * 0xd6e8feb86659fd93u);
+	for (int64_t i = 0; i < n; i += PIECE) {
+		float buf[PIECE];
+		int64_t k = min64(PIECE, n - i);
+		const float *v = piece_load(x, at + i, k, buf);
+		for (int64_t j = 0; j < k; j++) {
+			uint64_t place = (uint64_t)(first + i + j) * 0x9e3779b97f4a7c15u;
+			uint64_t bits = (uint64_t)bits_of(v[j]) * 0xd6e8feb86659fd93u;
+			total += hash_mix((place + key) ^ bits);
+		}
 	}
 	return total;
 }
@@ -274,9 +280,8 @@ static uint64_t hash_row(const float *x, int64_t n, uint64_t key, int64_t first)
 void K(hash)(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)
 {
-	const float *p = x.p;
 	if (stride == x.cols)
-		x = mat(x.p, 1, mat_size(x));
+		x = mat_typed(x.p, 1, mat_size(x), x.type);
 	for (int64_t i = 0; i < x.rows; i++)
-		*sum += hash_row(p + i * x.cols, x.cols, key, first + i * stride);
+		*sum += hash_row(x, i * x.cols, x.cols, key, first + i * stride);
 }

@@ -520,10 +520,11 @@ int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 }
 
 /* Hashes elements with one division per pack, although its elements may be of several rows. */
-static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t cols,
+template <typename T>
+static __global__ void hash_kernel(word *sum, const T *x, int64_t n, int64_t cols,
 	int64_t stride, uint64_t key, int64_t first, bool whole)
 {
-	enum { N = PER_PACK<float> };
+	enum { N = PER_PACK<T> };
 	int64_t step = (int64_t)gridDim.x * blockDim.x * N;
 	word total = 0;
 #pragma unroll 2
@@ -551,11 +552,15 @@ static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t
 void cuda_hash(struct device *d, uint64_t *sum, struct mat x, uint64_t key, int64_t first,
 	int64_t stride)
 {
-	enum { N = PER_PACK<float> };
 	int64_t n = mat_size(x);
 	if (!n)
 		return;
-	launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel, (word *)sum,
-		floats_of(x), n, stride == x.cols ? n : x.cols, stride, key, first,
-		in_packs(0, N, floats_of(x)));
+	call_by_type(x.type, [&](auto t) {
+		using T = decltype(t);
+		enum { N = PER_PACK<T> };
+		const T *p = (const T *)x.p;
+		launch(d, "hash", grid_in_strides(n, N), THREADS, 0, hash_kernel<T>,
+			(word *)sum, p, n, stride == x.cols ? n : x.cols, stride, key,
+			first, in_packs(0, N, p));
+	});
 }

@@ -16,7 +16,6 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 		{m->qk_norm_all, "--qk-norm-all is supported on CPUs only"},
 		{o->check_replicas, "--check-replicas is supported on CPUs only"},
 		{o->check_memory, "--check-memory is supported on CPUs only"},
-		{o->referee > 0, "--referee is supported on CPUs only"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }

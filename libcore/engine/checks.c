@@ -21,6 +21,14 @@ void checks_release(struct trainer *t)
 			x->close(t);
 }
 
+bool checks_plan_step(struct trainer *t)
+{
+	bool eager = false;
+	for (const struct check_row *x = t->checks; x != end_of(t); x++)
+		eager |= x->plan_step && x->plan_step(t);
+	return eager;
+}
+
 void checks_begin_step(struct trainer *t)
 {
 	for (const struct check_row *x = t->checks; x != end_of(t); x++)

@@ -28,6 +28,9 @@ struct check_row {
 	 * the update. */
 	void (*open)(struct trainer *t);
 	void (*close)(struct trainer *t);
+	/* Optional: before each attempt to compute a step. Returns true if the step must be
+	 * computed without a CUDA graph; equal on all ranks. */
+	bool (*plan_step)(struct trainer *t);
 	void (*begin_step)(struct trainer *t);
 	void (*end_step)(struct trainer *t);
 	void (*after_step)(struct trainer *t);
@@ -37,6 +40,7 @@ struct check_row {
 /* Call the functions of all rows of t->checks. */
 void checks_prepare(struct trainer *t);
 void checks_release(struct trainer *t);
+bool checks_plan_step(struct trainer *t); /* true if a row returned true */
 void checks_begin_step(struct trainer *t);
 void checks_end_step(struct trainer *t);
 void checks_after_step(struct trainer *t);

@@ -362,7 +362,7 @@ static const struct opt options[] = {
 		"before parameters change: 0.01 is one percent; 1 is one micro-batch of each "
 		"data-parallel rank in every step, the maximum; 0 is nothing. If results "
 		"differ, other ranks decide which rank computed wrongly, and the step is "
-		"computed again. Needs --device cpu."},
+		"computed again."},
 	{OPT_INT, 0, "referee-strikes", "N", "2", T(referee_strikes), 0, 1, 1e9,
 		.needs = "--referee", .help =
 		"Number of sporadic faults of one device within a day after which the run ends "

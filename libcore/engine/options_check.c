@@ -103,10 +103,11 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"the files of a rank"},
 		{o->referee > 0 && o->hash_tensors,
 			"--referee and --hash-tensors are mutually exclusive"},
+		{o->referee > 0 && o->numerics == NUMERICS_FAST,
+			"--referee and --numerics fast are mutually exclusive: two ranks need not "
+			"compute equal bits"},
 		{o->referee > 0 && o->corrupt_batch,
 			"--referee and --corrupt-batch are mutually exclusive"},
-		{o->inject_flip.n && o->graph,
-			"--inject-flip and --cuda-graph are mutually exclusive"},
 		{o->watchdog > 0 && o->watchdog < 1,
 			"--watchdog: less than a second is too short; give 1 or more, or 0 to turn "
 			"it off"},

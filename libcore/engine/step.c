@@ -442,13 +442,15 @@ static void launch_graph(struct trainer *t)
 	store_forget(t->store);
 }
 
-/* Computes a step, without a graph if it is profiled, traced, observed, or computed again. */
+/* Computes a step, without a graph if it is profiled, traced, observed, audited, or computed again,
+ * or if a bit is to be flipped. */
 static void compute_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	const struct observer *observer = t->pass.observer;
 	int64_t step = t->step + 1;
-	bool profiled = trace_on || observer || w->again ||
+	bool profiled = checks_plan_step(t) || trace_on || observer || w->again ||
+			flips_in_step(t->store->flips) ||
 			(t->profile.first <= step && step <= t->profile.last);
 	bool due = t->graph.state == GRAPH_WANTED && t->graph.n_eager >= EAGER_STEPS &&
 		   !w->averages;

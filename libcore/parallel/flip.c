@@ -35,12 +35,24 @@ void flips_begin_micro(struct flips *f)
 		f->n_micro++;
 }
 
+static bool is_due(const struct flips *f, const struct flip *x)
+{
+	return x->repeats ? f->step >= x->step : f->step == x->step;
+}
+
+bool flips_in_step(const struct flips *f)
+{
+	bool any = false;
+	for (int i = 0; f && i < f->n; i++)
+		any |= is_due(f, &f->list[i]);
+	return any;
+}
+
 struct flip *flips_due(struct flips *f, enum flip_place place, const char *name)
 {
 	for (int i = 0; f && i < f->n; i++) {
 		struct flip *x = &f->list[i];
-		bool due = x->repeats ? f->step >= x->step : f->step == x->step;
-		due &= x->repeats || !f->in_copy;
+		bool due = is_due(f, x) && (x->repeats || !f->in_copy);
 		if (due && !x->done && x->rank == f->rank && x->place == place &&
 			(!x->name || !name || !strcmp(x->name, name)))
 			return x;

@@ -51,6 +51,8 @@ void flips_begin(struct flips *f);
 void flips_begin_copy(struct flips *f, bool copy);
 /* Begins a micro-batch: draws which flips with a probability occur. f may be NULL. */
 void flips_begin_micro(struct flips *f);
+/* Returns true if a rank is to flip a bit in this step; equal on all ranks. f may be NULL. */
+bool flips_in_step(const struct flips *f);
 /* Returns a flip that this rank is to do now; NULL: none. `name`: the tensor; NULL: all match.
  * f may be NULL. */
 struct flip *flips_due(struct flips *f, enum flip_place place, const char *name);

@@ -1,14 +1,14 @@
-/* Checksums of the leaves of a micro-batch that two ranks compute (--referee). CPUs only. */
+/* Checksums of the leaves of a micro-batch that two ranks compute (--referee). */
 #pragma once
 
 #include "parallel/store_internal.h"
 
-/* The caller sets store.audit while the micro-batch is computed. Host memory. */
+/* The caller sets store.audit while the micro-batch is computed. */
 struct store_audit {
 	bool drops;	   /* leaves are not added, and store_reduce() sums nothing */
-	const uint32_t *u; /* weights: see struct grid_check */
+	const uint32_t *u; /* device memory, weights: see struct grid_check */
 	struct philox_key key;
-	uint64_t *word; /* [n_tensors]: sums of the checksums, modulo GRID_PRIME */
+	uint64_t *word; /* [n_tensors], device memory: grid_check.word of each tensor */
 };
 
 /* For the files of the store only: adds the checksum of a leaf, or of some rows of it, to the

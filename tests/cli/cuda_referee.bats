@@ -96,6 +96,10 @@ names() { # FLIP TEXT
 	names 1:3+:message 'rank 1 sent other numbers than it computed, .*, received by rank 0 through MPI'
 	clean nccl 2 --dp 2
 	names 1:3+:message 'rank 1 sent other numbers than it computed, .*, received by rank 0 through NCCL'
+	# all messages are right, but not their sum
+	PT_EMU_NCCL_FLIP=14+ flip 0:99:message
+	[ "$status" -eq 71 ] && grep -qE 'sums of gradients are wrong, twice: .*NCCL added wrongly for rank [01], in the bucket of' err
+	not grep -q 'sent other numbers' err
 	clean nccl 2 --fsdp 2 --zero 3
 	names 0:3+:message 'rank 0 sent other numbers than it computed, .*, received by rank 1 through NCCL'
 	names 1:3+:sum:layers.1.attention.wq.weight \

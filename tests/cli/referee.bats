@@ -63,7 +63,6 @@ changes() { # FLIP...: each of these bits, flipped alone, changes the checkpoint
 		reports 64 "--inject-flip '$x': expected RANK:STEP[+|pX]:PLACE[:NAME[:BIT]]" tiny --dry-run --inject-flip "$x"
 	done
 	reports 64 '--inject-flip: rank 1 does not exist' tiny --dry-run --inject-flip 1:1:leaf
-	reports 64 '--inject-flip and --cuda-graph are mutually exclusive' tiny --dry-run --cuda-graph --inject-flip 0:1:leaf
 	clean 1
 	flip 0:2:leaf:nothing
 	grep -q 'step 2: nothing to flip: leaf nothing' err

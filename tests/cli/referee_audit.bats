@@ -215,7 +215,7 @@ suspect() { # AGO HOST VERDICT
 	grep -q 'audited=4 ' <(tail -n 1 out)
 	[ "$(tail -n 1 run/suspects | cut -f2,5,6)" = '1	1	sporadic' ]
 	# four devices: software, and supervise leaves no host out
-	for x in n1 n2 "$host"; do suspect '5 hours' $x sporadic; done >run/suspects
+	for x in n1 n2 "$host"; do suspect '5 hours' "$x" sporadic; done >run/suspects
 	suspect '2 hours' n4 persistent >>run/suspects
 	status=0
 	"${audited[@]}" --referee-strikes 3 --inject-flip 1:1:gradient >out 2>err
@@ -258,7 +258,7 @@ suspect() { # AGO HOST VERDICT
 	grep -q 'referee: 1 of 4 micro-batches of each data rank in one of 3 steps: 8.5 % of the work' run/journal.txt
 	reports 64 '--referee and --edit-workers are mutually exclusive' tiny --dry-run --referee 1 --edit-workers 1
 	reports 64 '--referee and --hash-tensors are mutually exclusive' tiny --dry-run --referee 1 --hash-tensors x
-	reports 64 '--referee is supported on CPUs only' tiny --dry-run --device cuda --referee 1
+	reports 64 '--referee and --numerics fast are mutually exclusive' tiny --dry-run --device cuda --referee 1 --numerics fast
 	reports 64 '--referee-strikes needs --referee' tiny --dry-run --referee-strikes 3
 	reports 64 '--inject-flip' tiny --dry-run --inject-flip 0:1p2:leaf
 }

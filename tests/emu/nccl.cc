@@ -16,6 +16,7 @@
  * another layout by accident. A rank that dies or does not come is waited for.
  *
  * PT_EMU_NCCL_ERROR=N: operation N fails asynchronously, and is never complete.
+ * PT_EMU_NCCL_FLIP=N[+]: reduction N of more than 1000 numbers has a wrong bit; with +, all later ones too.
  */
 #include "tests/emu/nccl_inside.h"
 #include "kernels/dtype_bits.h"
@@ -163,6 +164,19 @@ static void reduce_now(const struct nccl_reduction *r)
 	}
 }
 
+/* Flips a bit of a result, if PT_EMU_NCCL_FLIP counts to this reduction. */
+static void flip_result(const struct nccl_reduction *r)
+{
+	enum { FEWEST = 1000 };
+	static long n_large;
+	const char *number = getenv("PT_EMU_NCCL_FLIP");
+	if (!number || r->n <= FEWEST)
+		return;
+	long first = atol(number);
+	if (++n_large == first || (n_large > first && strchr(number, '+')))
+		((unsigned char *)r->to)[type_bytes[r->type] / 2] ^= 16;
+}
+
 static void check_header(
 	const struct nccl_comm *c, const struct message *m, const struct header *h)
 {
@@ -249,8 +263,10 @@ static bool exchange(void *arg)
 		return false;
 	emu_memory(true);
 	for (int i = 0; i < o->n_reductions; i++)
-		if (o->reduction[i].to)
+		if (o->reduction[i].to) {
 			reduce_now(&o->reduction[i]);
+			flip_result(&o->reduction[i]);
+		}
 	emu_memory(false);
 	c->done++;
 	return true;

@@ -11,9 +11,9 @@
  * Two of three layouts that can have --deal speed have it (DEAL=yes: all): after each step, units get
  * micro-batches as if they had random speeds.
  *
- * Every third run has --check-sums yes, and on CPUs every other third has --check-replicas yes and
- * --check-memory yes, or --referee 1 (CHECK_SUMS=yes, CHECK_REPLICAS=yes, REFEREE=yes: all). They must
- * raise no alarm.
+ * Every third run has --check-sums yes, every other third --referee 1, and on CPUs the last third
+ * --check-replicas yes and --check-memory yes (CHECK_SUMS=yes, REFEREE=yes, CHECK_REPLICAS=yes: all).
+ * They must raise no alarm.
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs, of up to as many ranks as there
  * are; some of experts are saved in the middle and go on with another --ep. LAYOUTS_RANDOM=N: so many
@@ -273,7 +273,7 @@ static void add_layout(
 	j->o.check_replicas =
 		!test_on_cuda() && (n_jobs % 3 == 1 || getenv("CHECK_REPLICAS"));
 	j->o.check_memory = j->o.check_replicas;
-	if (!test_on_cuda() && !j->o.data_per_rank && !j->o.edit.workers &&
+	if (!j->o.data_per_rank && !j->o.edit.workers &&
 		(n_jobs % 3 == 2 || getenv("REFEREE")))
 		j->o.referee = 1;
 	if (layout_can_deal(&j->o) && (n_of[kind] % 3 || getenv("DEAL")))
@@ -411,6 +411,13 @@ static void make_jobs(bool more, uint64_t seed)
 		if (is_wanted(&layouts[i]))
 			add_layout(COUNTED, &layouts[i],
 				n_jobs % 2 ? COUNTED_FEW : COUNTED_MIXED);
+	if (getenv("LAYOUTS_ONLY") && !n_jobs) {
+		if (!world->rank)
+			print_error("LAYOUTS_ONLY=%s: no layout has this text\n",
+				getenv("LAYOUTS_ONLY"));
+		comm_barrier(world);
+		exit(1);
+	}
 	if (more)
 		add_random_layouts(only ? atoi(only) : LONG_LAYOUTS, seed, only != NULL);
 	int n = n_jobs;

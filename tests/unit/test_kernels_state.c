@@ -422,6 +422,25 @@ DEVICE_TEST(hash_of_columns)
 	assert_true(sum == kernel_hash(d, x.p, mat_size(x), 42, first));
 }
 
+/* Elements of 16 bits have the hash of the same numbers in fp32, from an odd element on too. */
+DEVICE_TEST(hash_of_16_bits)
+{
+	enum { ROWS = 37, COLS = 113 };
+	static const enum dtype types[] = {DT_BF16, DT_F16};
+	for (size_t i = 0; i < ARRAY_LEN(types); i++)
+		for (int first = 0; first < 2; first++) {
+			struct mat x = stored(twin_random(ROWS, COLS, 1).f, types[i]);
+			const int64_t n = mat_size(x) - first;
+			const float *wide = (const float *)loaded(x).p + first;
+			uint64_t sum, *word = device_alloc(d, sizeof(*word));
+			x = mat_typed((uint16_t *)x.p + first, 1, n, types[i]);
+			d->k->hash(d, word, x, 42, 7, n);
+			device_get(d, &sum, word, sizeof(sum));
+			device_free(d, word, sizeof(*word));
+			assert_true(sum == kernel_hash(d, wide, n, 42, 7));
+		}
+}
+
 /* One bit of an element, its index, the first index, the key: each changes the hash. */
 DEVICE_TEST(hash_is_sensitive)
 {
