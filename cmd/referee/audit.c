@@ -22,8 +22,8 @@ static int far_shift(const struct trainer *t)
 	return 2 * of_host <= n ? (int)max64(far, of_host) : far;
 }
 
-/* Returns the number of micro-batches that `all` data ranks, or else that some, have in this step, at
- * least 1. Ranks may have different numbers, which all ranks know. */
+/* Returns the number of micro-batches of a step that `all` data ranks have, or else that some have;
+ * at least 1. Ranks may have different numbers, which all ranks know. */
 static int64_t count_turns(const struct microbatches *m, bool all)
 {
 	int64_t n = all ? m->n_micro : 1;
@@ -103,7 +103,7 @@ int audit_partner(const struct trainer *t, int rank, int shift)
 
 /* ---- the copy -------------------------------------------------------------------- */
 
-/* Returns the micro-batches of a data rank in a turn: 0 if it has fewer than other ranks, else 1. */
+/* Returns the micro-batches of a data rank in a turn: 0 if it has fewer than others, else 1. */
 static int64_t micros_in_turn(const struct trainer *t, int data_rank, int64_t turn)
 {
 	return turn < microbatches_own(&t->layout.microbatches, data_rank);

@@ -135,6 +135,6 @@ void audit_observe_loss(struct trainer *t, struct audit_signature *to, bool afte
 /* Collective. Computes the audited micro-batches again, on several ranks, and sets the outcome of
  * the trial, the suspects and the text. */
 void audit_trial(struct trainer *t);
-/* Collective, if an audit fails in the second attempt of a step, too: holds a trial about the second
+/* Collective, if an audit fails in the second attempt of a step: holds a trial about the second
  * attempt. A rank that was wrong in both is persistent; others keep their verdicts. */
 void audit_trial_again(struct trainer *t);

@@ -68,8 +68,8 @@ static bool have_same_numbers(
 static bool have_same_update(
 	const struct replica_scalars *a, const struct replica_scalars *b)
 {
-	enum { N_UPDATE_SCALARS = N_STEP_SCALARS - 2 };
-	return !memcmp(a->of_step, b->of_step, N_UPDATE_SCALARS * sizeof(*a->of_step));
+	_Static_assert(offsetof(struct step_end, update) == 0, "of_step begins with it");
+	return !memcmp(a->of_step, b->of_step, sizeof(struct update));
 }
 
 /* Returns the rank whose numbers more than half of the ranks have, without ranks that noticed a

@@ -619,7 +619,7 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
-/* Sets the results of an attempt on a batch without a target that counts, which computes nothing. */
+/* Sets the results of an attempt on a batch without a target that counts: nothing is computed. */
 static void clear_attempt(struct work *w)
 {
 	memset(w->r->check_word, 0, sizeof(w->r->check_word));
