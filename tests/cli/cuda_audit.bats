@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # --referee on GPUs: ranks that share a GPU, and ranks with NCCL, both emulated.
 load helpers
+load flips
 
 setup() {
 	gpu_setup
@@ -9,18 +10,7 @@ setup() {
 }
 
 # Four steps of N micro-batches per data rank, with clipping, so that the norm matters.
-SMALL=(--layers 2 --dim 32 -m 1 -n 4 --eval-every 0 --peak-flops 1e12 --clip 0.1)
-
-on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
-	local launch=() comm=$1 n=$2
-	shift 2
-	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
-	if [ "$comm" = nccl ]; then
-		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
-		export PT_NCCL=$PT_CUDA
-	fi
-	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda --overwrite "$@" </dev/null
-}
+SMALL=(--layers 2 --dim 32 -m 1 -n 4 --eval-every 0 --peak-flops 1e12 --clip 0.1 --overwrite)
 
 clean() { # COMM RANKS OPTION...
 	layout=("$@")
@@ -31,10 +21,6 @@ audit() { # OPTION...: trains in the directory `run`; $status is the exit code, 
 	status=0
 	rm -f run/suspects # --overwrite keeps it
 	on_gpu "${layout[@]}" -o run --referee 1 "$@" >out 2>err || status=$?
-}
-
-same() {
-	cmp clean/checkpoints/latest.h5 run/checkpoints/latest.h5
 }
 
 failed() { # TEXT: with what there is to see

@@ -14,10 +14,6 @@ clean() { # COMM RANKS OPTION...
 	on_gpu "$@" -o clean >/dev/null
 }
 
-same() {
-	cmp clean/checkpoints/latest.h5 run/checkpoints/latest.h5
-}
-
 flip() { # FLIP: trains in the directory `run`; $status is the exit code, `err` has the messages
 	status=0
 	on_gpu "${layout[@]}" --check-sums yes -o run --inject-flip "$1" >/dev/null 2>err || status=$?

@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # --vault on GPUs: ranks that share a GPU, and ranks with NCCL, both emulated.
 load helpers
+load flips
 
 setup() {
 	gpu_setup
@@ -15,17 +16,6 @@ teardown() {
 }
 
 SMALL=(--layers 2 --dim 32 -b 6 -m 1 -n 6 --eval-every 0 --log-every 1 --peak-flops 1e12)
-
-on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
-	local launch=() comm=$1 n=$2
-	shift 2
-	[ "$n$comm" = 1mpi ] || launch=(mpiexec -n "$n")
-	if [ "$comm" = nccl ]; then
-		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
-		export PT_NCCL=$PT_CUDA
-	fi
-	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
-}
 
 clean() { # COMM RANKS OPTION...: without a vault, in the directory `clean`
 	on_gpu "$@" --overwrite -o clean >/dev/null

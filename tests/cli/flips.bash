@@ -40,17 +40,17 @@ ends() { # FLIP TEXT [OPTION...]
 	}
 }
 
-# The same on an emulated GPU.
-SMALL=(--layers 2 --dim 32 -b 8 -m 1 -n 4 --eval-every 0 --log-every 1 --peak-flops 1e12 --clip 0.1)
+# The same on an emulated GPU. Tests may change SMALL.
+SMALL=(--layers 2 --dim 32 -b 8 -m 1 -n 4 --eval-every 0 --log-every 1 --peak-flops 1e12 --clip 0.1 --overwrite)
 
 on_gpu() { # COMM RANKS OPTION...: COMM is nccl, or mpi on a GPU that ranks share
 	local launch=() comm=$1 n=$2
 	shift 2
-	[ "$n" -eq 1 ] || launch=(mpiexec -n "$n")
+	[ "$n$comm" = 1mpi ] || launch=(mpiexec -n "$n")
 	export PT_NCCL=none
 	if [ "$comm" = nccl ]; then
 		launch+=("$BATS_TEST_DIRNAME/../tools/nccl_rank")
 		export PT_NCCL=$PT_CUDA
 	fi
-	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda --overwrite "$@" </dev/null
+	timeout -k 1 900 "${launch[@]}" pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda "$@" </dev/null
 }
