@@ -245,6 +245,13 @@ void run_vault_copy(struct run *r, bool now)
 	v->ended = end;
 }
 
+void run_vault_close(struct run *r, enum vault_end end)
+{
+	if (r->vault.vault)
+		vault_close(r->vault.vault, end);
+	r->vault.vault = NULL;
+}
+
 void run_vault_withdraw_wrong(struct run *r)
 {
 	struct vault *v = r->vault.vault;
@@ -254,11 +261,4 @@ void run_vault_withdraw_wrong(struct run *r)
 	vault_withdraw(v);
 	report_event(
 		r, "the copy of step %lld in the vault is withdrawn", (long long)step);
-}
-
-void run_vault_close(struct run *r, enum vault_end end)
-{
-	if (r->vault.vault)
-		vault_close(r->vault.vault, end);
-	r->vault.vault = NULL;
 }

@@ -143,14 +143,14 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
 /* Copies the state after an update, and starts sending it to the next host. Collective. Fails if a
  * file cannot be created; then no more copies are made. */
 int vault_copy(struct vault *v, struct err *e);
-/* Removes the seals of the last copy, which is wrong, here and on the next host, when that has it.
- * The next copy takes its place, so the copy before it stays. Collective. */
-void vault_withdraw(struct vault *v);
 /* Returns the step of the last copy; -1: there is none, or it is withdrawn. */
 int64_t vault_step(const struct vault *v);
 /* Returns the memory of all files on this host. */
 int64_t vault_host_bytes(const struct vault *v);
 int vault_n_hosts(const struct vault *v);
+/* Removes the seals of the last copy, which is wrong, here and on the next host, when that has it.
+ * The next copy takes its place, so the copy before it stays. Collective. */
+void vault_withdraw(struct vault *v);
 /* What happens to the files of the run: they stay for --resume auto; they are removed, because the
  * run has ended; the files of this start are removed, because it has failed. */
 enum vault_end { VAULT_STAYS, VAULT_ENDS, VAULT_WITHDRAWN };
