@@ -85,8 +85,8 @@ static bool poll_interruption(void *context)
 
 /* ---- between steps -------------------------------------------------- */
 
-/* Evaluates, and sets the losses of the row. Returns false, without a loss, if the state is wrong or
- * a signal ended the evaluation. *best: the validation loss is the lowest so far. Collective. */
+/* Evaluates, and sets the losses of the row. Returns false, without a loss, if the state is wrong
+ * or a signal ended the evaluation. *best: the validation loss is the lowest so far. Collective. */
 static bool evaluate(struct run *r, struct row *row, bool *best)
 {
 	struct trainer *t = &r->t;

@@ -221,13 +221,13 @@ int run_vault_write_number(struct run *r, struct err *e);
 void run_watchdog_files(const struct run *r, bool begins);
 /* Copies the state if a copy is due, or `now`. Collective. */
 void run_vault_copy(struct run *r, bool now);
-/* Withdraws the last copy if a check has found the state of its step wrong since. Collective. */
-void run_vault_withdraw_wrong(struct run *r);
 /* Copies the state that a run has restored from a vault: with a host, its only copy may be lost.
  * Collective. */
 void run_vault_copy_restored(struct run *r);
 /* Closes the vault. Collective. */
 void run_vault_close(struct run *r, enum vault_end end);
+/* Withdraws the last copy if a check has found the state of its step wrong since. Collective. */
+void run_vault_withdraw_wrong(struct run *r);
 /* Parses --inject-kill. */
 int run_kill_open(const struct train_opts *o, const struct comm *world, struct err *e);
 void run_kill_before_step(const struct run *r);

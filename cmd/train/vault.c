@@ -248,6 +248,13 @@ void run_vault_copy(struct run *r, bool now)
 	v->ended = end;
 }
 
+void run_vault_close(struct run *r, enum vault_end end)
+{
+	if (r->vault.vault)
+		vault_close(r->vault.vault, end);
+	r->vault.vault = NULL;
+}
+
 void run_vault_withdraw_wrong(struct run *r)
 {
 	struct vault *v = r->vault.vault;
@@ -264,11 +271,4 @@ void run_vault_copy_restored(struct run *r)
 	if (r->vault.vault && r->base->vault && r->t.step < r->t.o.steps)
 		copy_state(r);
 	r->vault.ended = clock_seconds();
-}
-
-void run_vault_close(struct run *r, enum vault_end end)
-{
-	if (r->vault.vault)
-		vault_close(r->vault.vault, end);
-	r->vault.vault = NULL;
 }

@@ -512,19 +512,6 @@ int vault_copy(struct vault *v, struct err *e)
 	return rc;
 }
 
-void vault_withdraw(struct vault *v)
-{
-	if (v->step < 0)
-		return;
-	vault_complete(v);
-	wait_for_messages(v);
-	v->step = -1;
-	int slot = (int)(--v->n_copies % VAULT_SLOTS);
-	vault_file_break(&v->own[slot]);
-	for (int i = 0; i < v->n_from; i++)
-		vault_file_break(&v->from[i].file[slot]);
-}
-
 double vault_delay(const struct vault *v)
 {
 	return v->delay;
@@ -543,6 +530,19 @@ int64_t vault_host_bytes(const struct vault *v)
 int vault_n_hosts(const struct vault *v)
 {
 	return v->n_hosts;
+}
+
+void vault_withdraw(struct vault *v)
+{
+	if (v->step < 0)
+		return;
+	vault_complete(v);
+	wait_for_messages(v);
+	v->step = -1;
+	int slot = (int)(--v->n_copies % VAULT_SLOTS);
+	vault_file_break(&v->own[slot]);
+	for (int i = 0; i < v->n_from; i++)
+		vault_file_break(&v->from[i].file[slot]);
 }
 
 /* Closes a file, and removes it if the start of the run has failed. */

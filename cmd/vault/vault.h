@@ -144,9 +144,6 @@ struct vault *vault_open(struct trainer *t, const struct vault_config *c, struct
  * file cannot be created; then no more copies are made. A GPU copies in the
  * background. */
 int vault_copy(struct vault *v, struct err *e);
-/* Removes the seals of the last copy, which is wrong, here and on the next host, when that has it.
- * The next copy takes its place, so the copy before it stays. Collective. */
-void vault_withdraw(struct vault *v);
 /* Completes a copy that a GPU makes in the background; call it before the next update. */
 void vault_complete(struct vault *v);
 /* Also waits, once per copy, if `sent` until the next host has this rank's copy, and if `all` until
@@ -159,6 +156,9 @@ int64_t vault_step(const struct vault *v);
 /* Returns the memory of all files on this host. */
 int64_t vault_host_bytes(const struct vault *v);
 int vault_n_hosts(const struct vault *v);
+/* Removes the seals of the last copy, which is wrong, here and on the next host, when that has it.
+ * The next copy takes its place, so the copy before it stays. Collective. */
+void vault_withdraw(struct vault *v);
 /* What happens to the files of the run: they stay for --resume auto; they are removed, because the
  * run has ended; the files of this start are removed, because it has failed. */
 enum vault_end { VAULT_STAYS, VAULT_ENDS, VAULT_WITHDRAWN };

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# A state that is found wrong is not kept: not in the vault, in a checkpoint or in a validation loss.
+# A state that is found wrong is kept nowhere: in the vault, in a checkpoint or in a validation loss.
 load helpers
 load flips
 export SETUP=setup_vault
@@ -63,7 +63,7 @@ resumes() { # STEP: from the vault, to the same end
 	same
 }
 
-@test "a wrong replica is replaced before an evaluation, and a wrong state ends a run without files" {
+@test "a wrong replica is replaced before an evaluation, a wrong state ends a run without files" {
 	clean 3 --dp 3 -b 9 -n 6 -c 2 --keep 9 --eval-every 2
 	flip 0:4:update:layers.1.feed_forward.w2.weight:27 --check-replicas yes
 	[ "$status" -eq 0 ]
@@ -91,7 +91,7 @@ resumes() { # STEP: from the vault, to the same end
 	flip 4:3:weight --check-replicas yes
 	[ "$status" -eq 0 ]
 	same
-	grep -qE 'step 3: rank 4 \(host [^ ]+\): parameters of .* differ from replicas: copied from rank 3' err
+	grep -qE 'step 3: rank 4 \(host [^ ]+\): parameters .* copied from rank 3' err
 }
 
 @test "a wrong loss that no update has used is replaced, and condemns no shard" {
@@ -99,7 +99,7 @@ resumes() { # STEP: from the vault, to the same end
 	flip 1:3:norm:loss --check-replicas yes
 	[ "$status" -eq 0 ]
 	same
-	grep -q 'step 4: rank 1 .*: loss, norm or learning rate of the last update differ from rank 0' run/journal.txt
+	grep -q 'step 4: rank 1 .*: loss, norm or learning rate .* differ from rank 0' run/journal.txt
 	flip 1:3:norm:rate --check-replicas yes
 	[ "$status" -eq 71 ]
 }
