@@ -8,6 +8,7 @@
 #include "engine/checks.h"
 #include "engine/deal.h"
 #include "engine/state.h"
+#include "engine/step_router.h"
 
 /* Returns the number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
@@ -101,24 +102,11 @@ static double step_tokens(const struct trainer *t)
 	return t->data.count;
 }
 
-/* Sets the factors of the losses of routers, in which all tokens of this worker's batch count. */
-static void set_router_factors(const struct trainer *t, struct pass_step *step)
-{
-	const struct model_config *c = &t->model.c;
-	double rows = (double)(layout_worker_batch(&t->o) * c->context), layers = 1;
-	if (c->balance_over == BALANCE_MODEL)
-		layers = (double)model_layers_of_kind(&t->model, 1);
-	double balance = (double)t->loss_scale * c->balance_loss / layers / rows;
-	step->router_loss[ROUTER_BALANCE_LOSS] = (float)balance;
-	step->router_loss[ROUTER_Z_LOSS] =
-		(float)((double)t->loss_scale * c->router_z_loss / rows);
-}
-
 static void write_pass_step(struct trainer *t)
 {
 	struct pass_step step = {.number = (uint32_t)(t->step + 1),
 		.loss_scale = t->loss_scale / (float)step_tokens(t)};
-	set_router_factors(t, &step);
+	step_set_router_factors(t, &step);
 	pass_step_begin(&t->pass, &step);
 }
 
@@ -260,83 +248,6 @@ static void step_allreduce(
 	sum_totals_on_device(t);
 }
 
-static void sum_over_world(struct trainer *t, void *x, int64_t n)
-{
-	comm_run(t->world, COLL_ALLREDUCE,
-		&(struct coll_args){
-			.recv = x, .count = n, .type = COMM_I64, .op = COMM_SUM});
-}
-
-/* Sums the slots of experts and the losses of routers over all ranks. Ranks of the tp axis have
- * counted the same slots. */
-static void sum_router(struct trainer *t)
-{
-	int64_t n = router_counters(&t->model.c);
-	const struct router_state *x = &t->pass.router;
-	if (!n)
-		return;
-	if (t->mesh.coord[AXIS_TP])
-		t->d.k->zero(&t->d, mat(x->slots, 1, 2 * n));
-	sum_over_world(t, x->slots, n);
-	sum_over_world(t, x->losses, N_ROUTER_LOSSES * EXACT_WORDS);
-}
-
-/* Starts to copy the sums of the step's routers to the host, so that the host need not wait for the
- * update, which is enqueued after this. */
-static void read_router_begin(struct trainer *t)
-{
-	const struct router_state *x = &t->pass.router;
-	size_t n_bytes = (size_t)router_counters(&t->model.c) * sizeof(int64_t);
-	size_t losses = N_ROUTER_LOSSES * sizeof(*x->losses);
-	if (!n_bytes)
-		return;
-	if (!t->router_losses)
-		t->router_losses = device_shared(&t->d, losses + n_bytes);
-	if (!t->router_losses)
-		die(EX_FAILED,
-			"out of pinned memory: the counts of experts need %zu bytes",
-			losses + n_bytes);
-	device_copy_begin(&t->d, true, t->router_losses, x->losses, losses, 0);
-	t->router_ticket = device_copy_begin(
-		&t->d, true, &t->router_losses[N_ROUTER_LOSSES], x->slots, n_bytes, 0);
-}
-
-/* Raises r->expert_violation to the violation of a layer with these slots, and counts idle experts. */
-static void add_layer_slots(struct step_result *r, const int64_t *slots, int64_t n)
-{
-	int64_t most = 0, sum = 0;
-	for (int64_t e = 0; e < n; e++) {
-		most = max64(most, slots[e]);
-		sum += slots[e];
-		r->experts_idle += !slots[e];
-	}
-	double violation = (double)(most * n) / (double)max64(1, sum) - 1;
-	r->expert_violation = fmax(r->expert_violation, violation);
-}
-
-/* Sets the results of the routers, which sum_router() has summed. */
-static void collect_router(struct trainer *t, struct step_result *r)
-{
-	const struct model_config *c = &t->model.c;
-	size_t n = (size_t)router_counters(c);
-	double terms = (double)(layout_worker_batch(&t->o) * c->context) *
-		       (double)model_layers_of_kind(&t->model, 1);
-	if (!n)
-		return;
-	device_host_wait(&t->d, t->router_ticket);
-	const struct exact *losses = t->router_losses;
-	const int64_t *slots = (const int64_t *)(const void *)&losses[N_ROUTER_LOSSES];
-	for (int i = 0; i < N_ROUTER_LOSSES; i++)
-		r->router_loss[i] = exact_round(&losses[i]) / terms;
-	r->experts_idle = 0;
-	r->expert_violation = 0;
-	if (c->expert_capacity > 0)
-		r->dropped = (double)slots[n - 1] / terms / (double)c->experts_per_token;
-	for (int64_t l = 0; l < c->layers; l++)
-		if (layer_has_experts(c, l))
-			add_layer_slots(r, slots + l * c->experts, c->experts);
-}
-
 /* ---- enqueuing a step --------------------------------------------------------------- */
 
 /* Returns true if an update, also one that the GPU leaves out, gathers parameters (ZeRO 1 and 2) over
@@ -389,7 +300,7 @@ void step_enqueue(struct trainer *t, const struct pipe_input *in,
 	checks_enqueue(t);
 	if (!is_alone(t)) {
 		step_allreduce(t, votes, r);
-		sum_router(t);
+		step_sum_router(t);
 	}
 	trace_end();
 	d->k->step_end(d, &t->end->results, t->pass.loss, store_norm_squares(t->store),
@@ -405,7 +316,7 @@ static void enqueue_step(struct work *w)
 	step_enqueue(t, &w->input, w->averages ? t->peers : NULL, w->votes, w->r);
 	checks_end_step(t);
 	device_get_begin(&t->d, &t->ended, t->end, sizeof(t->ended));
-	read_router_begin(t);
+	step_read_router(t);
 	if (updates_ahead(w))
 		step_update(t);
 }
@@ -608,7 +519,7 @@ static void collect_result(struct work *w)
 	if (checks_are_on(t))
 		memcpy(r->check_word, t->ended.check, sizeof(r->check_word));
 	step_times(t, r);
-	collect_router(t, r);
+	step_collect_router(t, r);
 	r->loss = end->loss;
 	r->grad_norm = end->grad_norm;
 	r->global_loss = r->loss;
