@@ -103,12 +103,27 @@ static bool takes_each_step(const struct trainer *t, const struct watched *w)
 	return !t->o.edit.workers && (t->o.check_memory || w->copies == 2);
 }
 
+/* Warns if no piece has a copy on another rank. Collective. */
+static void warn_without_copies(struct trainer *t)
+{
+	const struct replicas *x = t->replicas;
+	int64_t most = 0;
+	for (int64_t i = 0; i < x->n; i++)
+		most = max64(most, x->list[i].copies);
+	if (comm_max_i64(t->world, most) < 2 && t->world->rank == 0)
+		warn("--check-replicas: no parameters have a replica in this layout, so "
+		     "only loss, norm and learning rate are compared; --check-memory "
+		     "detects changes of the state");
+}
+
 void replicas_open(struct trainer *t)
 {
 	if (!replicas_are_checked(t))
 		return;
 	open_pieces(t);
 	count_copies(t);
+	if (t->o.check_replicas)
+		warn_without_copies(t);
 	struct replicas *x = t->replicas;
 	for (int64_t i = 0; i < x->n; i++) {
 		x->takes[i] = takes_each_step(t, &x->list[i]);

@@ -14,6 +14,7 @@ struct healing {
 	int64_t n;
 	bool *used_wrong; /* [ranks]: updated with wrong numbers */
 	bool replaced;	  /* a shard or the gathered parameters of a rank were wrong */
+	bool updated_wrongly; /* a replica that differs may have differed since the last update */
 	int n_findings;
 };
 
@@ -225,6 +226,7 @@ static void judge_copies(struct healing *h, const struct piece_copy *c, int64_t 
 				     : " differ from replicas: copied from rank",
 			right->rank);
 		h->replaced = true;
+		h->updated_wrongly |= !c[i].changed && !h->used_wrong[c[i].rank];
 		h->t->replicas->replaced[c[i].rank] = true;
 		if (!c[i].gathered)
 			replace_copy(h, &c[i], right);
@@ -248,6 +250,11 @@ void replicas_heal(struct trainer *t)
 			;
 		judge_copies(&h, &h.all[i], end - i);
 	}
+	/* (a rank adds its share of the norm before the update) */
+	if (h.updated_wrongly && t->step)
+		str_printf(&x->found,
+			"; if its gradient was wrong, the norm of step %lld was, too",
+			(long long)t->step);
 	if (h.replaced)
 		store_updated(t->store, false);
 	replicas_write(t);

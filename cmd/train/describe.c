@@ -99,6 +99,24 @@ static void describe_layout(
 			(long long)x->workers, plural(x->workers), when);
 }
 
+/* Appends a line with the checks of each step. */
+static void describe_checks(const struct run *r, struct str *out)
+{
+	const struct train_opts *o = &r->t.o;
+	const struct {
+		bool on;
+		const char *name;
+	} checks[] = {{o->check_sums, "sums of gradients"},
+		{o->check_replicas, "replicas"}, {o->check_memory, "state at rest"},
+		{o->referee > 0, "micro-batches (--referee)"}};
+	scoped_str list = {0};
+	for (size_t i = 0; i < ARRAY_LEN(checks); i++)
+		if (checks[i].on)
+			str_printf(&list, "%s%s", list.len ? ", " : "", checks[i].name);
+	if (list.len)
+		add_line(out, "checks", "%s", list.s);
+}
+
 void describe_run(const struct run *r, const struct run_info *i)
 {
 	scoped_str text = {0};
@@ -106,6 +124,7 @@ void describe_run(const struct run *r, const struct run_info *i)
 	describe_data(r, &text);
 	describe_step(r, &text);
 	describe_layout(r, i, &text);
+	describe_checks(r, &text);
 	if (i->job)
 		add_line(&text, "job", "%s", i->job);
 	if (r->t.o.verbose)

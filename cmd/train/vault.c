@@ -65,7 +65,12 @@ static int check_usable(void *context, const struct ckpt *c, struct err *e)
 void run_vault_find(const struct train_opts *o, struct comm *world, struct job_base *b)
 {
 	bool is_auto = o->resume && !strcmp(o->resume, "auto");
-	if (!o->vault || !o->out || !is_auto || o->dry_run || o->eval_only)
+	if (!o->out || !is_auto || o->dry_run || o->eval_only)
+		return;
+	if (!o->vault && world->rank == 0 && read_number(o->out))
+		warn("the run has used --vault; without it, the newest checkpoint is resumed, "
+		     "and newer state in memory is ignored");
+	if (!o->vault)
 		return;
 	if (world->rank == 0)
 		b->vault_run = read_number(o->out);
@@ -131,6 +136,9 @@ int run_kill_open(const struct train_opts *o, const struct comm *world, struct e
 			"--inject-kill '%s': expected RANK:STEP:PLACE; PLACE is step, copy, seal, "
 			"send or restore",
 			text);
+	if (kill_at.rank >= world->size)
+		return err_set(e, EX_USAGE, "--inject-kill '%s': there are only %d ranks",
+			text, world->size);
 	kill_rank = world->rank;
 	vault_at_place = kill_if_due;
 	return 0;

@@ -155,7 +155,7 @@ struct train_opts {
 	struct strs log_to;
 	int log_format; /* enum log_format */
 	bool log_all_ranks, dry_run, verbose, columns;
-	int64_t print_ranks; /* ranks that are available; -1: train */
+	int64_t print_ranks;	  /* ranks that are available; -1: train */
 	struct resolved resolved; /* not an option */
 };
 
