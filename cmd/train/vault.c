@@ -226,6 +226,7 @@ static bool copy_state(struct run *r)
 	if (!vault_copy(v->vault, &e)) {
 		v->n_copies++;
 		v->step = r->t.step;
+		r->t.wrong_step = 0; /* what was wrong has been replaced before the copy */
 		return true;
 	}
 	if (run_is_first(r))

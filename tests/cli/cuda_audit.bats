@@ -98,10 +98,13 @@ detects() { # FLIP TENSOR
 		[ "$(readlink run/checkpoints/latest.h5)" = step-00000002.h5 ]
 		[ "$(cut -f2,5- run/suspects)" = "3	2	persistent	layers.0.feed_forward" ]
 	done
-	# a wrong weight of a replica
+	# a wrong weight of one of two replicas is not saved; of three, it is replaced
 	clean mpi 2 -b 2 --dp 2
 	audit --inject-flip 1:2:weight:layers.0.attention.wq.weight:25
-	[ "$status" -eq 71 ] && [ "$(cut -f5,6 run/suspects | tr '\t\n' ' ')" = '0 undecided 1 undecided ' ] || failed weight
+	[ "$status" -eq 71 ] && [ ! -e run/suspects ] && grep -q 'the state is wrong, and is not saved' err || failed weight
+	clean mpi 3 -b 3 --dp 3
+	audit --inject-flip 1:2:weight:layers.0.attention.wq.weight:25
+	[ "$status" -eq 0 ] && same && [ ! -e run/suspects ] && grep -q 'rank 1 (host .*): parameters .* copied from rank 0' err || failed weight
 }
 
 # Most steps are launches of a graph; audited ones are not.
@@ -139,21 +142,21 @@ detects() { # FLIP TENSOR
 }
 
 @test "--referee on GPUs: of two that repeat their own results, the one that fails its self-test is named" {
-	rank_1_wrong() { # COMMAND...: with a kernel that is wrong on rank 1 alone
+	two_gpus() { # KERNEL KERNEL: each is wrong on one of two ranks; empty: none
+		status=0
 		# shellcheck disable=SC2016
-		PT_EMU_GPUS=2 timeout -k 1 900 mpiexec -n 2 sh -c \
-			'[ "$PMI_RANK" = 0 ] || export PT_EMU_BREAK=attn_bwd; exec "$@"' sh "$@" </dev/null
+		PT_EMU_GPUS=2 timeout -k 1 900 mpiexec -n 2 sh -c 'eval "PT_EMU_BREAK=\${$((PMI_RANK + 1))}"
+			[ -z "$PT_EMU_BREAK" ] || export PT_EMU_BREAK; shift 2; exec "$@"' sh "$@" \
+			pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda -b 2 --dp 2 --referee 1 -o run >/dev/null 2>err </dev/null || status=$?
+		[ "$status" -eq 71 ] || failed "$*"
 	}
-	status=0
-	rank_1_wrong pt-train "${TINY[@]}" "${SMALL[@]}" --device cuda -b 2 --dp 2 --referee 1 -o run >/dev/null 2>err || status=$?
 	layout=(two)
-	[ "$status" -eq 71 ] || failed kernel
+	two_gpus '' attn_bwd
 	grep -q 'undecided: no other rank agrees with either; only the self-test of rank 1 fails: attn_bwd .*: persistent' err || failed kernel
 	[ "$(cut -f2,4- run/suspects)" = '1	GPU 1	1	persistent	layers.1.attention.wq' ]
-	# the kernels of both are right
-	layout=(mpi 2 -b 2 --dp 2)
-	audit --inject-flip 1:2:weight:layers.0.attention.wq.weight:25
-	[ "$status" -eq 71 ] || failed weight
-	grep -q 'undecided: .*; the self-test passes on both' err || failed weight
+	# both GPUs are defective
+	rm run/suspects
+	two_gpus attn_fwd attn_bwd
+	grep -q 'undecided: .*; the self-test fails on both' err || failed both
 	[ "$(cut -f5,6 run/suspects | tr '\t\n' ' ')" = '0 undecided 1 undecided ' ]
 }

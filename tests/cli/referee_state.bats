@@ -37,7 +37,7 @@ resumes() { # STEP: from the vault, to the same end
 	resumes 2
 	# of replicas, the right one is copied
 	clean 3 --dp 3 -b 9 -n 6
-	kept 0:3:update:tok_embeddings.weight --check-replicas yes --inject-kill 1:4:step
+	kept 0:3:update:tok_embeddings.weight --check-replicas yes --inject-kill 1:4:copy
 	[ "$status" -eq 9 ]
 	grep -q 'step 3: before a copy to the vault: rank 0 .* copied from rank 1' err
 	resumes 3
