@@ -67,8 +67,9 @@ static void call_sync_kernels(struct device *d, const struct train_opts *o, stru
 static void call_checksum_kernels(struct device *d, int64_t n, int64_t terms)
 {
 	const struct word_part part = {.n = n};
-	d->k->word_sums(d, NULL, &part, 1, NULL, grid_check_key(0));
 	d->k->checksum_word(d, NULL, NULL, NULL, NULL, terms);
+	d->k->word_sums(d, NULL, &part, 1, NULL,
+		grid_check_key(0)); /* its trial calls the other */
 }
 
 /* Calls the kernels that sign an audited micro-batch: results and leaves may have 16 bits. */
