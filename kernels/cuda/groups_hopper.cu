@@ -190,15 +190,11 @@ static __device__ inline void leaf_without_rows(
 {
 	const auto &leaf = x.leaves.of[at.leaf];
 	each_of_leaf(x, at, w, [&](int64_t i, int) {
-		float2 v = {0, 0};
-		if (leaf.before)
-			v = {leaf.before[i], leaf.before[i + 1]};
-		store_two(leaf.p, leaf.type, i, v);
+		store_two(leaf.p, leaf.type, i, {0, 0});
 	});
 }
 
 /* Runs consumer warpgroup w: computes its rows of all of the block's tiles, and stores them. */
-template <bool BEFORE>
 static __device__ inline void leaf_consume(
 	const struct leaf_matmul &x, const struct matmul_buffers<shape> &s, int w)
 {
@@ -211,17 +207,7 @@ static __device__ inline void leaf_consume(
 			leaf_without_rows(x, at, w);
 			return;
 		}
-		if constexpr (BEFORE) {
-#pragma unroll
-			for (int i = 0; i < TILE_N / 2; i++)
-				c[i / 4][i % 4] = 0;
-			if (leaf.before)
-				each_of_leaf(x, at, w, [&](int64_t i, int j) {
-					c[j / 4][j % 4] = leaf.before[i];
-					c[j / 4][j % 4 + 1] = leaf.before[i + 1];
-				});
-		}
-		multiply_tile<shape, leaf_epilogue>(c, s, use, steps, w, BEFORE);
+		multiply_tile<shape, leaf_epilogue>(c, s, use, steps, w);
 		use += steps;
 		each_of_leaf(x, at, w, [&](int64_t i, int j) {
 			store_two(leaf.p, leaf.type, i,
@@ -230,9 +216,7 @@ static __device__ inline void leaf_consume(
 	});
 }
 
-/* Computes leaves by a producer, a warp that clears rows, and two consumer warpgroups per block.
- * BEFORE: some continue. */
-template <bool BEFORE>
+/* Computes leaves by a producer, a warp that clears rows, and two consumer warpgroups per block. */
 static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 	hopper_leaves(const __grid_constant__ struct leaf_matmul x)
 {
@@ -257,7 +241,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 				leaf_clear(x, s);
 		} else {
 			registers_more<shape::MANY_REGISTERS>();
-			leaf_consume<BEFORE>(x, s, w - 1);
+			leaf_consume(x, s, w - 1);
 		}
 	} else {
 		__trap(); /* PTX of another architecture, compiled by the driver */
@@ -287,7 +271,9 @@ bool cuda_leaves_hopper(struct device *d, const struct leaf_args *leaves, int n,
 	constexpr const struct matmul_traits *how = &traits_of<shape, leaf_epilogue>;
 	if (!cuda_lab_on(d, LAB_GROUPS) || !cuda_of(d)->map_encode)
 		return false;
-	if (!matmul_supports(dy) || !matmul_supports(x) || !leaves_aligned(leaves, n))
+	/* (ptxas serializes matmuls whose sums begin with loaded numbers) */
+	if (!matmul_supports(dy) || !matmul_supports(x) || !leaves_aligned(leaves, n) ||
+		any_before(leaves, n))
 		return false;
 	const struct matmul_order order = matmul_tile_order(how, rows, x.cols, 0);
 	int64_t items = wide_leaf_tiles(rows, x.cols, n);
@@ -297,7 +283,6 @@ bool cuda_leaves_hopper(struct device *d, const struct leaf_args *leaves, int n,
 		(int)items, order};
 	launch(d, "groups_bwd_w_wgmma",
 		dim3((unsigned)min64(items, cuda_of(d)->multiprocessors)),
-		dim3(HOPPER_THREADS), matmul_shared_bytes<shape>(),
-		any_before(leaves, n) ? hopper_leaves<true> : hopper_leaves<false>, args);
+		dim3(HOPPER_THREADS), matmul_shared_bytes<shape>(), hopper_leaves, args);
 	return true;
 }

@@ -97,11 +97,11 @@ static __device__ inline void add_stage(float (&c)[TILE_N / 8][4],
 	wgmma_commit();
 }
 
-/* Sets c, or adds to it with `add`, warpgroup w's rows of a tile, whose stages are `steps` uses of
- * the ring from `first` on; frees the stages. */
+/* Sets c to warpgroup w's rows of a tile, whose stages are `steps` uses of the ring from `first` on;
+ * frees the stages. */
 template <typename S, typename E>
 static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
-	const struct matmul_buffers<S> &s, int first, int steps, int w, bool add = false)
+	const struct matmul_buffers<S> &s, int first, int steps, int w)
 {
 	bool lag = S::LAG && steps >= S::STAGES;
 	if (lag && w == 1)
@@ -111,7 +111,7 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 		struct ring_use t = ring_use_at<S::STAGES>(first + k);
 		if (S::OVER) {
 			barrier_wait_meanwhile(&s.rest->full[t.place], t.parity);
-			add_stage<S, E>(c, s, t.place, w, add || k > 0);
+			add_stage<S, E>(c, s, t.place, w, k > 0);
 			wgmma_wait<1>();
 			if (k > 0)
 				stage_done<S>(&s.rest->free[ring_use_at<S::STAGES>(
@@ -119,7 +119,7 @@ static __device__ inline void multiply_tile(float (&c)[TILE_N / 8][4],
 								    .place]);
 		} else {
 			barrier_wait(&s.rest->full[t.place], t.parity);
-			add_stage<S, E>(c, s, t.place, w, add || k > 0);
+			add_stage<S, E>(c, s, t.place, w, k > 0);
 			wgmma_wait<0>();
 			wgmma_hold(c);
 			stage_done<S>(&s.rest->free[t.place]);
