@@ -56,7 +56,7 @@ workers() { # RANKS CHECK FLIP OPTION...
 		worker=run
 		[[ $flip = 1:* ]] || worker=run/worker-1
 		[ "$(cat run/journal.txt run/worker-1/journal.txt | grep -c 'copied from rank')" -eq 1 ]
-		grep -q "step ${flip:2:1}: rank 1 .* copied from rank" $worker/journal.txt
+		grep -q "step ${flip:2:1}: rank ${flip:0:1} .* copied from rank" $worker/journal.txt
 	done
 	# nobody knows which of two replicas is right: all workers end
 	workers 4 --check-replicas 1:3:weight --dp 2
