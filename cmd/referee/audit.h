@@ -71,7 +71,7 @@ struct audit {
 	int64_t n_audited, n_mismatches; /* steps with an audit; pairs that differed */
 	struct strikes strikes;		 /* equal on all ranks */
 	/* Tests the kernels of this rank's device: -1 with *e set if one is wrong. Not collective.
-	 * NULL: there is no test. */
+	 * NULL: the device has no test. */
 	int (*test_device)(struct trainer *t, struct err *e);
 	/* The outcome of the last trial. */
 	struct audit_suspect suspect[AUDIT_MAX_SUSPECTS];

@@ -4,9 +4,7 @@ load helpers
 load flips
 
 setup() {
-	gpu_setup
-	[[ $PT_CUDA == */emu/* ]] || skip 'flips need the emulated NCCL'
-	make_shard
+	gpu_flips_setup
 }
 
 clean() { # COMM RANKS OPTION...

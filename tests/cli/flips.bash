@@ -40,6 +40,12 @@ ends() { # FLIP TEXT [OPTION...]
 	}
 }
 
+gpu_flips_setup() {
+	gpu_setup
+	[[ $PT_CUDA == */emu/* ]] || skip 'flips need the emulated NCCL'
+	make_shard
+}
+
 # The same on an emulated GPU. Tests may change SMALL.
 SMALL=(--layers 2 --dim 32 -b 8 -m 1 -n 4 --eval-every 0 --log-every 1 --peak-flops 1e12 --clip 0.1 --overwrite)
 
